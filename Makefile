@@ -1,0 +1,33 @@
+# `make demo` and `make test` do everything on a fresh machine: they set up a virtual environment first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint format bench clean
+
+demo: $(VENV)/.installed  ## the main job on embedded data
+	$(BIN)/pipecycle plan pipecycle --groups 10 --delta 0.5
+	$(BIN)/pipecycle plan pipecycle+ --groups 10 --delta 0.5
+
+test: lint  ## lint, types and all tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed  ## speed, each as a ratio to something else measured in the same run
+	$(BIN)/python benchmarks/plan_speed.py
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

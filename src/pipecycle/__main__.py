@@ -1,0 +1,5 @@
+"""`python -m pipecycle`."""
+
+from pipecycle.cli import main
+
+main()

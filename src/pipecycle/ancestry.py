@@ -1,0 +1,237 @@
+"""Who descends from whom: events, chains, lag, depth, coverage, and the virtual model of the paper's analysis.
+
+An *event* is an aggregation, numbered from 1 in the order of making; the initial model counts as event 0.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from attrs import frozen
+
+from pipecycle.lineage import Floats, Kind, Recipe
+from pipecycle.streams import Ints
+
+if TYPE_CHECKING:
+    from pipecycle.schedule import Publications, Sessions, Versions
+
+
+@frozen
+class Chain:
+    """A tip of the lineage: a model that somebody may still build on."""
+
+    version: int
+    coverage: int
+    """Distinct clients whose updates are in it."""
+    depth: int
+    """Aggregations on its longest line of descent."""
+
+
+class Ancestry:
+    """Answers about one lineage; each is worked out once, when it is first asked for."""
+
+    def __init__(self, versions: Versions, publications: Publications, sessions: Sessions, clients: int) -> None:
+        self._versions, self._publications, self._sessions = versions, publications, sessions
+        self._clients = clients
+        self._aggregation = versions.kind == Kind.AGGREGATION
+        self.events = int(self._aggregation.sum())
+        """How many aggregations there were."""
+
+    @cached_property
+    def event_versions(self) -> Ints:
+        """The version made by each event; entry 0 is the initial model."""
+        return np.concatenate([[0], np.flatnonzero(self._aggregation)])
+
+    @cached_property
+    def event_slots(self) -> Ints:
+        """The slot of each event, -1 for the initial model."""
+        return self._versions.made[self.event_versions].astype(np.int64)
+
+    @cached_property
+    def event_of_version(self) -> Ints:
+        """The latest event that each version descends from, itself included."""
+        event = np.where(self._aggregation, np.cumsum(self._aggregation), 0)
+        for first, last in self._runs:
+            if not self._aggregation[first]:
+                bases = event[self._bases(first, last)]
+                event[first:last] = bases if last - first > 1 else bases.max()
+        return event
+
+    @cached_property
+    def _absorbed(self) -> Ints:
+        """The first event that takes each version in: its own number for an aggregation, 0 for never."""
+        versions = self._versions
+        never = self.events + 1
+        first = np.where(self._aggregation, np.cumsum(self._aggregation), never)
+        held = ~self._aggregation
+        if held.sum() > 1:
+            makers = np.repeat(np.where(self._aggregation, first, never), np.diff(versions.base_at))
+            inside = held[versions.base]
+            np.minimum.at(first, versions.base[inside], makers[inside])
+            for version in np.flatnonzero(versions.kind == Kind.HANDOVER)[::-1].tolist():
+                for base in self._bases(version, version + 1).tolist():
+                    if held[base]:
+                        first[base] = min(first[base], first[version])
+        return np.where(first == never, 0, first)
+
+    @cached_property
+    def _maker(self) -> Ints:
+        """The version that each update term belongs to."""
+        return np.repeat(np.arange(len(self._versions)), np.diff(self._versions.update_at))
+
+    @cached_property
+    def event_of_session(self) -> Ints:
+        """The event that took in each session's update, 0 for none."""
+        event = np.zeros(len(self._sessions), np.int64)
+        event[self._versions.update] = self._absorbed[self._maker]
+        return event
+
+    @cached_property
+    def group_sizes(self) -> Ints:
+        """Updates taken in by each event (from event 1 on); a kept model and its continuation are one update."""
+        whole = self._versions.kind[self._maker] != Kind.LOCAL
+        events = self.event_of_session[self._versions.update[whole]]
+        return np.bincount(events, minlength=self.events + 1)[1:]
+
+    @cached_property
+    def parents(self) -> Ints:
+        """pi(tau): the oldest event whose model a member of event tau started from (entry 0 is event 0's own)."""
+        parent = np.arange(self.events + 1)
+        taken = self.event_of_session
+        used = np.flatnonzero(taken)
+        np.minimum.at(parent, taken[used], self.event_of_version[self._sessions.reference[used]])
+        return parent
+
+    @cached_property
+    def lags(self) -> Ints:
+        """For every update used: versions published between its reference's publication and its own use."""
+        published_as = self._versions.seen.astype(np.int64)
+        order = np.arange(1, len(self._publications.version) + 1)
+        published_as[self._publications.version[::-1]] = order[::-1]
+        published_as[0] = 0
+        reference = self._sessions.reference[self._versions.update]
+        return np.asarray(self._versions.seen[self._maker] - published_as[reference], np.int64)
+
+    @property
+    def ancestry_max(self) -> int | None:
+        """The largest tau - pi(tau)."""
+        return int((np.arange(self.events + 1) - self.parents).max()) if self.events else None
+
+    @cached_property
+    def depths(self) -> Ints:
+        """Aggregations on the longest line of descent of each version."""
+        depth: Ints = self._aggregation.astype(np.int64)
+        for first, last in self._runs:
+            bases = depth[self._bases(first, last)]
+            depth[first:last] += bases if last - first > 1 else bases.max()
+        return depth
+
+    @cached_property
+    def chains(self) -> list[Chain]:
+        """The tips, oldest first: the published version, references of sessions in flight and models that were
+        made but neither published nor discarded, less those that are ancestors of another."""
+        versions = self._versions
+        waiting = np.isin(versions.kind, (Kind.AGGREGATION, Kind.HANDOVER)) & ~versions.discarded
+        waiting[self._publications.version] = False
+        candidates = set(np.flatnonzero(waiting).tolist())
+        candidates.add(int(self._publications.version[-1]) if len(self._publications.version) else 0)
+        references = np.unique(self._sessions.reference[self._sessions.end < 0])
+        candidates.update(references[versions.kind[references] != Kind.LOCAL].tolist())
+        inherited = np.zeros(len(versions), np.uint8)
+        tips = []
+        for version in sorted(candidates, reverse=True):
+            if not inherited[version]:
+                reached = self.ancestors(version)
+                inherited |= reached
+                tips.append(Chain(version, self._coverage(reached), int(self.depths[version])))
+        return tips[::-1]
+
+    @cached_property
+    def chain_of_event(self) -> Ints:
+        """A number per event, equal along a line of references; an event that branches off begins a new one."""
+        chain = np.zeros(self.events + 1, np.int64)
+        continued: set[int] = set()
+        count = 0
+        for event, parent in enumerate(self.parents.tolist()[1:], 1):
+            if parent and parent not in continued:
+                continued.add(parent)
+                chain[event] = chain[parent]
+            else:
+                count += 1
+                chain[event] = count
+        return chain
+
+    def coverage(self, version: int) -> int:
+        """Distinct clients whose updates are in the version."""
+        return self._coverage(self.ancestors(version))
+
+    def ancestors(self, version: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        """A flag per version: is it in the ancestry of `version`, itself included?"""
+        flags = bytearray(len(self._versions))
+        reached = np.frombuffer(flags, np.uint8)
+        flags[version] = 1
+        for first, last in reversed(self._runs):
+            if last - first > 1:
+                reached[self._bases(first, last)] |= reached[first:last]
+            elif flags[first]:
+                reached[self._bases(first, last)] = 1
+        return reached
+
+    def recipe(self, version: int) -> Recipe:
+        """How the version is made."""
+        versions = self._versions
+        bases = slice(versions.base_at[version], versions.base_at[version + 1])
+        updates = slice(versions.update_at[version], versions.update_at[version + 1])
+        return Recipe(
+            versions.base[bases].astype(np.int64),
+            versions.coefficient[bases],
+            versions.update[updates].astype(np.int64),
+            versions.weight[updates],
+        )
+
+    def virtual(self, event: int) -> Recipe:
+        """z_tau = x_0 + the group updates of events 1..tau, whichever chain they belong to."""
+        last = int(self._versions.update_at[self.event_versions[event] + 1])
+        mine = np.flatnonzero(self._aggregation[self._maker[:last]])
+        sessions = self._versions.update[mine].astype(np.int64)
+        return Recipe(np.zeros(1, np.int64), np.ones(1), sessions, self._versions.weight[mine])
+
+    def perturbation(self, event: int) -> Recipe:
+        """e_tau = z_tau - x_tau."""
+        z = self.virtual(event)
+        model = np.array([0, self.event_versions[event]])
+        return Recipe(model, np.array([1.0, -1.0]), z.sessions, z.weights)
+
+    # Inside.
+
+    @cached_property
+    def _runs(self) -> list[tuple[int, int]]:
+        """Versions that are made of others, oldest first, as ranges: one by one, except that clients' own models,
+        which have one base each and come in large numbers, go together."""
+        composed = np.flatnonzero(np.diff(self._versions.base_at))
+        alone = self._versions.kind[composed] != Kind.LOCAL
+        begins = alone.copy()
+        begins[1:] |= alone[:-1] | (np.diff(composed) > 1)
+        begins[:1] = True
+        firsts = composed[begins]
+        lasts = np.append(composed[np.flatnonzero(begins)[1:] - 1], composed[-1:]) + 1
+        return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+
+    @cached_property
+    def _base_at(self) -> list[int]:
+        return self._versions.base_at.tolist()  # type: ignore[no-any-return]
+
+    def _bases(self, first: int, last: int) -> Ints:
+        return np.asarray(self._versions.base[self._base_at[first] : self._base_at[last]])
+
+    def _coverage(self, reached: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> int:
+        seen = np.zeros(self._clients, bool)
+        seen[self._sessions.client[self._versions.update[reached[self._maker] > 0]]] = True
+        return int(seen.sum())
+
+
+def mean(values: Ints | Floats) -> float | None:
+    """A mean of nothing is None."""
+    return float(np.mean(values)) if len(values) else None

@@ -1,0 +1,134 @@
+"""`pipecycle data`: fetch sets, list them, split them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+from pipecycle.data.cache import root
+from pipecycle.data.catalogue import CATALOGUE, find
+from pipecycle.data.exchange import save
+from pipecycle.data.fetcher import fetch as fetch_set
+from pipecycle.data.partition import dirichlet, iid
+from pipecycle.data.sets import load
+from pipecycle.data.split import Split
+from pipecycle.data.task import Task
+
+ROWS, COLUMNS = 40, 20
+"""Clients and classes that the table of a split has room for; --json has all of them."""
+
+app = typer.Typer(help="Data sets and their splits over clients.", no_args_is_help=True)
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(CATALOGUE)}.")],
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="DIR_OR_URL", help="A folder, an archive or an address.")
+    ] = None,
+) -> None:
+    """Put a set into the cache, with its checksums verified."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        shown: dict[str, TaskID] = {}
+
+        def progress(file: str, done: int, total: int) -> None:
+            if file not in shown:
+                shown[file] = bars.add_task(file, total=total or None)
+            bars.update(shown[file], completed=done, total=total or None)
+
+        folder = fetch_set(name, source, progress)
+    typer.echo(f"{name}: {folder}" if folder else f"{name}: {find(name).about}, nothing to fetch")
+
+
+@app.command("list")
+def list_() -> None:
+    """The sets known by name, and whether they are in the cache."""
+    table = Table("name", "what", "cached", "size", box=None)
+    for entry in CATALOGUE.values():
+        if not entry.files:
+            table.add_row(entry.name, entry.about, "built in", "")
+        elif entry.cached():
+            table.add_row(entry.name, entry.about, "yes", decimal(entry.stored()))
+        else:
+            table.add_row(entry.name, entry.about, "no", f"{decimal(entry.size)} to fetch")
+    Console().print(table)
+    typer.echo(f"cache: {root()}")
+
+
+@app.command()
+def split(
+    data: Annotated[str, typer.Argument(help="A set's name or a .npz file.")],
+    clients: Annotated[int, typer.Option(help="How many clients share it.")] = 100,
+    alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration; without it the split is IID.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Per client; default min(300, train // clients).")] = None,
+    trial: Annotated[int, typer.Option(help="Everything random depends on it.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Save to this .npz or .json file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print class counts as json.")] = False,
+) -> None:
+    """Draw a split and show each client's class counts."""
+    task = load(data)
+    drawn = iid(task, clients, samples, trial) if alpha is None else dirichlet(task, clients, samples, alpha, trial)
+    if out is not None:
+        save(drawn, out)
+    if as_json:
+        typer.echo(json.dumps(_summary(task, drawn)))
+    else:
+        _print(task, drawn)
+
+
+def _summary(task: Task, drawn: Split) -> dict[str, object]:
+    return {
+        "data": task.name,
+        "clients": len(drawn),
+        "test": len(drawn.test),
+        "digest": drawn.digest(),
+        "notes": list(drawn.notes),
+        "counts": drawn.show(task),
+    }
+
+
+def _print(task: Task, drawn: Split) -> None:
+    rows = drawn.show(task) if task.classes <= COLUMNS else _brief(task, drawn)
+    table = Table(title=f"{task.name}: class counts", box=None)
+    for column in rows[0]:
+        table.add_column(column, justify="right")
+    for row in rows[:ROWS]:
+        table.add_row(*map(str, row.values()))
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(table)
+    if len(rows) > ROWS:
+        console.print(f"... and {len(rows) - ROWS:,} more clients")
+    console.print(repr(drawn))
+    console.print(f"digest {drawn.digest()}")
+
+
+def _brief(task: Task, drawn: Split) -> list[dict[str, int]]:
+    counts = drawn.counts(task)
+    columns = drawn.sizes, (counts > 0).sum(axis=1), counts.argmax(axis=1), counts.max(axis=1)
+    names = "client", "samples", "classes", "largest class", "its samples"
+    return [
+        dict(zip(names, (client, *row), strict=True))
+        for client, row in enumerate(zip(*(column.tolist() for column in columns), strict=True))
+    ]

@@ -1,0 +1,121 @@
+"""Splits that are drawn: equal shares at random, or shares skewed by class.  Both depend on the trial alone."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipecycle.data.shares import Floats, labels, log_gammas, weights
+from pipecycle.data.split import Split
+from pipecycle.data.task import Task
+from pipecycle.errors import InputError
+from pipecycle.streams import Ints, Words, raw, streams
+
+SAMPLES, TEST = 300, 1000
+BLOCK = 512
+SMALLEST_ALPHA, LARGEST_ALPHA = 1e-6, 1e9
+_IID, _SHARES, _LABELS, _POOL, _TEST = range(5)
+
+
+def iid(task: Task, clients: int, samples: int | None = None, trial: int = 0) -> Split:
+    """Disjoint random shares of `samples` each, by default min(300, train // clients)."""
+    samples = _samples(task, clients, samples)
+    order = streams(trial)("split", _IID).permutation(len(task.y_train))
+    return _split(order[: clients * samples].reshape(clients, samples), task, trial)
+
+
+def dirichlet(task: Task, clients: int, samples: int | None = None, alpha: float = 0.1, trial: int = 0) -> Split:
+    """Disjoint shares of exactly `samples` each, whose labels are drawn from Dirichlet(alpha), client by client.
+
+    Samples of a class are taken without replacement; once it has run out, a client's shares are renormalised
+    over the classes that are left.  They always can be: as logarithms no share is ever 0."""
+    samples = _samples(task, clients, samples)
+    if not SMALLEST_ALPHA <= alpha <= LARGEST_ALPHA:
+        raise InputError(f"alpha = {alpha:g}: needs a number from {SMALLEST_ALPHA:g} to {LARGEST_ALPHA:g}")
+    draw = streams(trial)
+    logs = log_gammas(draw, "split", _SHARES, clients * task.classes, alpha).reshape(clients, task.classes)
+    words = raw(draw("split", _LABELS).bits(), clients * samples).reshape(clients, samples)
+    stock = np.bincount(task.y_train, minlength=task.classes).astype(np.int64)
+    counts, notes = _fill(logs, words, stock)
+
+    pools = np.argsort(task.y_train, kind="stable")
+    offsets = np.cumsum(stock) - stock
+    for label in np.flatnonzero(counts.sum(axis=0)):
+        pool = pools[offsets[label] : offsets[label] + stock[label]]
+        pool[:] = pool[draw("split", _POOL, int(label)).permutation(len(pool))]
+    begins = offsets + np.cumsum(counts, axis=0) - counts
+    return _split(pools[_ranges(begins.ravel(), counts.ravel())].reshape(clients, samples), task, trial, notes)
+
+
+def _fill(logs: Floats, words: Words, stock: Ints) -> tuple[Ints, tuple[str, ...]]:
+    """How many of each class every client takes.
+
+    The rule is sequential, draw by draw.  Runs of clients that leave something of every class are done at once,
+    and a client that empties a class is done by itself, which gives the same."""
+    clients, classes = logs.shape
+    counts = np.zeros((clients, classes), np.int64)
+    left, usable, notes = stock.copy(), stock > 0, []
+    client, size = 0, BLOCK
+    while client < clients:
+        block = slice(client, client + size)
+        drawn = labels(weights(logs[block], usable), words[block])
+        cells = drawn + np.arange(len(drawn))[:, None] * classes
+        wanted = np.bincount(cells.ravel(), minlength=len(drawn) * classes).reshape(-1, classes)
+        empties = ((np.cumsum(wanted, axis=0) >= left) & usable).any(axis=1)
+        free = int(np.argmax(empties)) if empties.any() else len(drawn)
+        counts[client : client + free] = wanted[:free]
+        left -= wanted[:free].sum(axis=0)
+        client += free
+        if free == len(drawn):
+            size = min(2 * size, BLOCK)
+            continue
+        for label in _take(logs[client : client + 1], words[client], left, usable, counts[client]):
+            notes.append(f"class {label} ran out at client {client} of {clients}")
+        # Where one class ends others soon follow, and what was drawn beyond this client was in vain.
+        client, size = client + 1, 8
+    if not usable.any():
+        notes.pop()
+    return counts, tuple(notes)
+
+
+def _take(row: Floats, words: Words, left: Ints, usable: NDArray[np.bool_], counts: Ints) -> list[int]:
+    """One client's draws in order, renormalising whenever a class is empty; says which ones it emptied."""
+    emptied, done = [], 0
+    while done < len(words):
+        for label in labels(weights(row, usable), words[None, done:])[0].tolist():
+            counts[label] += 1
+            left[label] -= 1
+            done += 1
+            if not left[label]:
+                usable[label] = False
+                emptied.append(label)
+                break
+    return emptied
+
+
+def _ranges(begins: Ints, lengths: Ints) -> Ints:
+    """begin, begin + 1, ... of every range, one after another."""
+    ends = np.cumsum(lengths)
+    return np.repeat(begins - ends + lengths, lengths) + np.arange(ends[-1])
+
+
+def _split(rows: Ints, task: Task, trial: int, notes: tuple[str, ...] = ()) -> Split:
+    clients, samples = rows.shape
+    starts = np.arange(clients + 1) * samples
+    return Split(np.sort(rows, axis=1).ravel(), starts, held_out(task, trial), notes)
+
+
+def held_out(task: Task, trial: int = 0) -> Ints:
+    """The trial's test samples: min(1000, test) of them, every subset equally likely."""
+    return streams(trial)("split", _TEST).sample(np.arange(len(task.y_test)), TEST)
+
+
+def _samples(task: Task, clients: int, samples: int | None) -> int:
+    total = len(task.y_train)
+    if not 1 <= clients <= total:
+        raise InputError(f"clients = {clients}: {task.name} has samples for 1 to {total} clients")
+    if samples is None:
+        return min(SAMPLES, total // clients)
+    if not 1 <= samples <= total // clients:
+        raise InputError(f"samples = {samples}: {task.name} has 1 to {total // clients} for each of {clients} clients")
+    return samples

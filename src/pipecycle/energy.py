@@ -1,0 +1,64 @@
+"""Energy as an exact integer count of 2^-20 units, and what each action costs."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil
+
+import numpy as np
+from attrs import field, frozen
+from numpy.typing import ArrayLike
+
+from pipecycle.errors import InputError
+from pipecycle.streams import Ints
+
+UNIT = 1 << 20
+"""Quanta in one unit of energy.  Sums of int64 quanta are exact up to 8.8e12 units."""
+
+Quanta = int | Ints
+"""One figure for every client, or one per client."""
+
+
+def quanta(units: ArrayLike, name: str = "energy") -> Quanta:
+    """Units to quanta, rounded up once, so that no action is ever cheaper than was asked for."""
+    values = np.asarray(units, dtype=np.float64)
+    if not np.isfinite(values).all() or (values < 0).any() or (values > 2.0**40).any():
+        shown = values.item() if values.ndim == 0 else values[~((values >= 0) & (values <= 2.0**40))][0]
+        raise InputError(f"{name} = {shown}: needs a number of units from 0 to 2^40")
+    if values.ndim == 0:
+        return ceil(Fraction(values.item()) * UNIT)
+    return np.ceil(values * UNIT).astype(np.int64)
+
+
+def units(count: int) -> float:
+    """Quanta to units; exact below 2^33 units."""
+    return count / UNIT
+
+
+def show(count: int) -> str:
+    """Quanta as people read them: `21`, `0.0003`."""
+    value = units(count)
+    return f"{value:.0f}" if value == round(value) else f"{value:.6g}"
+
+
+def uniform(value: Quanta) -> Quanta:
+    """An array of equal figures as that one figure."""
+    if isinstance(value, int) or value.size == 0 or (value != value.flat[0]).any():
+        return value
+    return int(value.flat[0])
+
+
+def at(value: Quanta, clients: Ints) -> Quanta:
+    return value if isinstance(value, int) else value[clients]
+
+
+@frozen
+class Costs:
+    """Units paid for one action: a number for all clients or one per client."""
+
+    step: ArrayLike = field(default=1.0)
+    """One training step, i.e. one slot of a session."""
+    to_hub: ArrayLike = field(default=1.0)
+    """One device-to-device transmission: a member's update to its hub, a hand-over in a chain."""
+    to_server: ArrayLike = field(default=1.0)
+    """One uplink transmission."""

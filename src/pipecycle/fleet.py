@@ -1,0 +1,355 @@
+"""The clients: their batteries, what each is doing, and the only place where energy is spent."""
+
+from __future__ import annotations
+
+from typing import Literal, NoReturn
+
+import numpy as np
+from attrs import define, field
+from numpy.typing import ArrayLike, NDArray
+
+from pipecycle.energy import UNIT, Costs, Quanta, at, quanta, show, uniform
+from pipecycle.errors import BusyError, EnergyError, InputError
+from pipecycle.grow import Column
+from pipecycle.streams import Ints
+
+Payload = Literal["update", "logits"]
+Receiver = Literal["hub", "server"]
+
+# What a client is doing, one bit each; a client with no bit set is free.
+TRAINING, UNSENT, HOLDING, ACTED = 1, 2, 4, 8
+_WORDS = {TRAINING: "training", UNSENT: "keeping an unsent update", HOLDING: "holding a hub model", ACTED: "done"}
+_NOT_ACTED = np.uint8(0xFF ^ ACTED)
+_NO_SENDING = np.ones(16, bool)  # by state
+_NO_SENDING[[UNSENT, HOLDING]] = False
+_NO_SENDING_AT_ONCE = _NO_SENDING.copy()
+_NO_SENDING_AT_ONCE[[UNSENT | ACTED, HOLDING | ACTED]] = False
+_NOBODY: Ints = np.empty(0, np.int64)
+
+
+@define
+class Ledger:
+    """Quanta so far.  `harvested` includes the initial charge, so that always
+    harvested = training + to_hub + to_server + stored + overflowed."""
+
+    harvested: int = 0
+    overflowed: int = 0
+    training: int = 0
+    to_hub: int = 0
+    to_server: int = 0
+
+    @property
+    def spent(self) -> int:
+        return self.training + self.to_hub + self.to_server
+
+    @property
+    def stored(self) -> int:
+        return self.harvested - self.overflowed - self.spent
+
+
+@define
+class Launches:
+    """Sessions in the order of their ids, one row per call of `start`."""
+
+    slot: list[int] = field(factory=list)
+    count: list[int] = field(factory=list)
+    reference: list[int | Ints] = field(factory=list)
+    teacher: list[int] = field(factory=list)
+    payload: list[Payload] = field(factory=list)
+
+
+class Fleet:
+    """Simulated batteries, one entry per client.
+
+    Energy figures are quanta (see `pipecycle.energy`).  `to_train`, `to_hub`, `to_server` say what a whole
+    session and the two kinds of transmission cost; each is one number, or one per client.
+    """
+
+    def __init__(
+        self,
+        clients: int,
+        *,
+        session: ArrayLike = 20,
+        capacity: ArrayLike = 1e6,
+        initial: ArrayLike = 0.0,
+        costs: Costs | None = None,
+        samples: ArrayLike | None = None,
+    ) -> None:
+        costs = costs or Costs()
+        self.clients = clients
+        self.length = uniform(_per_client(session, clients, "session"))
+        self.capacity = uniform(_quanta_per_client(capacity, clients, "capacity"))
+        self.samples: Ints | None = None if samples is None else _samples(samples, clients)
+        self.step = uniform(_quanta_per_client(costs.step, clients, "cost of a step"))
+        self.to_hub = uniform(_quanta_per_client(costs.to_hub, clients, "cost to the hub"))
+        self.to_server = uniform(_quanta_per_client(costs.to_server, clients, "cost to the server"))
+        self.to_train = uniform(self.step * self.length)
+        self.initial = uniform(_quanta_per_client(initial, clients, "initial"))
+        if np.any(self.initial > self.capacity):
+            raise InputError("initial: needs at most the battery's capacity")
+
+        self.level: Ints = np.empty(clients, np.int64)
+        self.level[:] = self.initial
+        self.overflow: Ints | None = None  # per client, once any battery has been full
+        self.ledger = Ledger(harvested=int(self.level.sum()))
+        self.slot = -1
+        self.launches = Launches()
+        self.client = Column(np.int32)  # of every session
+        self.sent: list[tuple[int, Receiver, Ints, Quanta]] = []  # slot, receiver, sessions, quanta each
+
+        self._state: NDArray[np.uint8] = np.zeros(clients, np.uint8)
+        self._session: Ints = np.full(clients, -1)  # current or last one
+        self._burn: Ints = np.zeros(clients, np.int64)
+        self._burning = 0  # quanta that all training clients spend per slot
+        self._ends: dict[int, list[tuple[Ints, Ints]]] = {}
+        self._acted = False  # has anybody, in this slot?
+        self._ceiling = int(self.level.max(initial=0))  # no battery is above this
+        self._lowest_capacity = int(np.min(self.capacity))
+
+    # The slot, in the order of its phases.
+
+    def harvest(self, slot: int, gains: Ints, total: int, peak: int) -> None:
+        """Every battery gains (a row that sums to `total`, no entry above `peak`); a new slot begins."""
+        self.slot = slot
+        if self._acted:
+            self._state &= _NOT_ACTED
+            self._acted = False
+        self.level += gains
+        self.ledger.harvested += total
+        self._ceiling += peak
+        if self._ceiling > self._lowest_capacity:
+            self._overflow()
+
+    def train(self) -> Ints:
+        """One step of everyone who trains; returns the sessions whose last step it was."""
+        if self._burning:
+            self.level -= self._burn
+            self.ledger.training += self._burning
+        ended = self._ends.pop(self.slot, None)
+        if ended is None:
+            return _NOBODY
+        for clients, _ in ended:
+            self._state[clients] = UNSENT | ACTED
+            self._burn[clients] = 0
+            self._burning -= self._steps(clients)
+        self._acted = True
+        if len(ended) == 1:
+            return ended[0][1]
+        return np.sort(np.concatenate([sessions for _, sessions in ended]))
+
+    # Questions.
+
+    def eligible(self, need: Quanta) -> NDArray[np.bool_]:
+        """For every client: nothing to do or to send, no action yet in this slot, and at least `need` stored."""
+        mask: NDArray[np.bool_] = (self._state == 0) & (self.level >= need)
+        return mask
+
+    def free(self, need: Quanta) -> Ints:
+        """The eligible clients."""
+        return self.eligible(need).nonzero()[0]
+
+    def unsent(self, cost: Quanta) -> Ints:
+        """Clients that finished a session in an earlier slot, have not sent its update and can pay `cost`."""
+        mask: NDArray[np.bool_] = (self._state == UNSENT) & (self.level >= cost)
+        return mask.nonzero()[0]
+
+    def client_of(self, sessions: Ints) -> Ints:
+        return self.client[sessions].astype(np.int64)
+
+    @property
+    def to_report(self) -> Quanta:
+        """The dearer of the two transmissions, for members who do not know yet whether they will be the hub."""
+        return (
+            uniform(np.maximum(self.to_hub, self.to_server))
+            if _varies(self.to_hub, self.to_server)
+            else max(int(self.to_hub), int(self.to_server))
+        )
+
+    # Actions.
+
+    def start(
+        self,
+        clients: Ints,
+        reference: int | Ints,
+        need: Quanta | None = None,
+        *,
+        teacher: int = -1,
+        payload: Payload = "update",
+    ) -> Ints:
+        """Begin a session of every client, this slot being its first; returns the session ids.
+
+        `need` is what the client must hold to be let in; training it through is the least."""
+        need = self.to_train if need is None else self._enough(need)
+        state = self._state[clients]
+        if np.count_nonzero(state):
+            self._refuse_busy(clients, state, "start training")
+        level = self.level[clients]
+        least = at(need, clients)
+        if np.count_nonzero(level < least):
+            self._refuse_energy(clients, level, least, "train")
+        first = len(self.client)
+        sessions = np.arange(first, first + len(clients))
+        self._session[clients] = sessions
+        if np.count_nonzero(self._session[clients] != sessions):
+            raise BusyError(f"slot {self.slot}: a client was started twice in one call")
+        self.client.extend(clients)
+        launches = self.launches
+        launches.slot.append(self.slot)
+        launches.count.append(len(clients))
+        launches.reference.append(reference)
+        launches.teacher.append(teacher)
+        launches.payload.append(payload)
+        self._state[clients] = TRAINING
+        self._burn[clients] = at(self.step, clients)
+        self._burning += self._steps(clients)
+        self._schedule_ends(clients, sessions)
+        return sessions
+
+    def send(self, clients: Ints, to: Receiver, *, ratio: float = 1.0, last_step: bool = False) -> Ints:
+        """Transmit the unsent update or held model of every client; returns the sessions they came from.
+
+        `ratio` is the size relative to a whole model.  `last_step` allows it in the slot of the session's own
+        last step, as the paper's Algorithm 1 does for groups."""
+        state = self._state[clients]
+        refused = (_NO_SENDING_AT_ONCE if last_step else _NO_SENDING)[state]
+        if np.count_nonzero(refused):
+            self._refuse_busy(clients[refused], state[refused], "send")
+        cost = self.price(to, ratio)
+        if not isinstance(cost, int):
+            cost = cost[clients]
+        level = self.level[clients]
+        if np.count_nonzero(level < cost):
+            self._refuse_energy(clients, level, cost, f"send to the {to}")
+        self.level[clients] = level - cost
+        paid = cost * len(clients) if isinstance(cost, int) else int(cost.sum())
+        if to == "hub":
+            self.ledger.to_hub += paid
+        else:
+            self.ledger.to_server += paid
+        self._state[clients] = ACTED
+        self._acted = True
+        sessions = self._session[clients]
+        self.sent.append((self.slot, to, sessions, cost))
+        return sessions
+
+    def send_one(self, client: int, to: Receiver, *, last_step: bool = False) -> int:
+        """`send` for a single client, as hubs, stars and heads do at every event: the same rules, ten times faster."""
+        state = int(self._state[client])
+        cost = self.to_hub if to == "hub" else self.to_server
+        if not isinstance(cost, int):
+            cost = int(cost[client])
+        level = int(self.level[client])
+        if (_NO_SENDING_AT_ONCE if last_step else _NO_SENDING)[state] or level < cost:
+            return int(self.send(np.array([client]), to, last_step=last_step)[0])  # refuses, with the reason
+        self.level[client] = level - cost
+        if to == "hub":
+            self.ledger.to_hub += cost
+        else:
+            self.ledger.to_server += cost
+        self._state[client] = ACTED
+        self._acted = True
+        session = int(self._session[client])
+        self.sent.append((self.slot, to, np.array((session,)), cost))
+        return session
+
+    def price(self, to: Receiver, ratio: float = 1.0) -> Quanta:
+        """What a transmission costs; a part of a model costs that part, rounded up to a quantum."""
+        whole = self.to_hub if to == "hub" else self.to_server
+        if ratio == 1.0:
+            return whole
+        return uniform(np.asarray(quanta(np.asarray(whole) / UNIT * ratio)))
+
+    def hold(self, client: int) -> None:
+        """The client keeps its group's model: it is not free until it sends or releases it."""
+        if not self._state[client] & UNSENT:
+            self._refuse_busy(np.array([client]), self._state[[client]], "hold a model")
+        self._state[client] = HOLDING | (self._state[client] & ACTED)
+
+    def release(self, client: int) -> None:
+        """The held model is discarded: the client is free again and pays nothing."""
+        if not self._state[client] & HOLDING:
+            self._refuse_busy(np.array([client]), self._state[[client]], "release a model")
+        self._state[client] &= ACTED
+
+    # Inside.
+
+    def _enough(self, need: Quanta) -> Quanta:
+        """`need`, refused if it would not last through a session."""
+        if isinstance(need, int) and isinstance(self.to_train, int):
+            enough = need >= self.to_train
+        else:
+            enough = bool(np.all(np.asarray(need) >= self.to_train))
+        if not enough:
+            raise InputError(f"need = {show(int(np.min(need)))}: a session costs {show(int(np.max(self.to_train)))}")
+        return need
+
+    def _steps(self, clients: Ints) -> int:
+        if isinstance(self.step, int):
+            return self.step * len(clients)
+        return int(self.step[clients].sum())
+
+    def _schedule_ends(self, clients: Ints, sessions: Ints) -> None:
+        if isinstance(self.length, int):
+            self._ends.setdefault(self.slot + self.length - 1, []).append((clients, sessions))
+            return
+        lengths = self.length[clients]
+        for length in np.unique(lengths).tolist():
+            mine = lengths == length
+            self._ends.setdefault(self.slot + length - 1, []).append((clients[mine], sessions[mine]))
+
+    def _overflow(self) -> None:
+        excess = self.level - self.capacity
+        np.maximum(excess, 0, out=excess)
+        lost = int(excess.sum())
+        if lost:
+            self.level -= excess
+            self.ledger.overflowed += lost
+            self.overflow = excess if self.overflow is None else self.overflow + excess
+        self._ceiling = int(self.level.max(initial=0))
+
+    def _refuse_busy(self, clients: Ints, state: NDArray[np.uint8], action: str) -> NoReturn:
+        worst = int(np.argmax(state != 0)) if state.any() else 0
+        client, bits = int(clients[worst]), int(state[worst])
+        doing = " and ".join(word for bit, word in _WORDS.items() if bits & bit and bit != ACTED)
+        if bits & ACTED:
+            doing = f"{doing + ' and ' if doing else ''}done with its one action of the slot"
+        raise BusyError(
+            f"client {client} cannot {action} in slot {self.slot}: it is {doing or 'idle'}, "
+            f"battery {show(int(self.level[client]))} units"
+        )
+
+    def _refuse_energy(self, clients: Ints, level: Ints, need: Quanta, action: str) -> NoReturn:
+        worst = int(np.argmax(level < need))
+        least = need if isinstance(need, int) else int(need[worst])
+        raise EnergyError(
+            f"client {int(clients[worst])} cannot {action} in slot {self.slot}: "
+            f"battery {show(int(level[worst]))} units, needs {show(least)}"
+        )
+
+
+def _varies(*values: Quanta) -> bool:
+    return any(not isinstance(value, int) for value in values)
+
+
+def _quanta_per_client(value: ArrayLike, clients: int, name: str) -> Quanta:
+    return _shaped(quanta(value, name), clients, name)
+
+
+def _per_client(value: ArrayLike, clients: int, name: str) -> Quanta:
+    lengths = np.asarray(value)
+    if not np.issubdtype(lengths.dtype, np.integer) or (lengths < 1).any():
+        raise InputError(f"{name} = {lengths.min()}: needs a whole number of at least 1 slot")
+    return _shaped(int(lengths) if lengths.ndim == 0 else lengths.astype(np.int64), clients, name)
+
+
+def _samples(value: ArrayLike, clients: int) -> Ints:
+    counts = np.broadcast_to(np.asarray(value), (clients,))
+    if not np.issubdtype(counts.dtype, np.integer) or (counts < 1).any():
+        raise InputError(f"samples = {counts.min()}: needs a whole number of at least 1 per client")
+    return counts.astype(np.int64)
+
+
+def _shaped(value: Quanta, clients: int, name: str) -> Quanta:
+    if not isinstance(value, int) and value.shape != (clients,):
+        raise InputError(f"{name}: has {value.size} values for {clients} clients")
+    return value

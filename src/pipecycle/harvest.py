@@ -1,0 +1,190 @@
+"""Where energy comes from: what every client gains in every slot.
+
+A `Harvest` is a description; `weather(clients, trial)` turns it into rows of quanta, one per slot, that depend
+on the trial and the number of clients and on nothing else: every scheduler meets the same weather.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+from attrs import field, frozen
+from numpy.typing import ArrayLike, NDArray
+
+from pipecycle.energy import UNIT
+from pipecycle.errors import InputError
+from pipecycle.streams import Ints, raw, streams
+
+BLOCK = 1 << 18
+"""Client-slots made at a time: large enough to hide the calls, small enough to stay in cache."""
+
+Lanes = NDArray[np.uint8]
+Row = tuple[Ints, int]
+
+
+class Weather(Protocol):
+    """Rows of gains in slot order; `peak` is the most that any client can gain in a slot."""
+
+    peak: int
+
+    def block(self, slots: int) -> Ints:
+        """The next `slots` rows, valid until the next call."""
+
+
+class Harvest(Protocol):
+    """A description of where energy comes from; `str()` of it says all that decides the weather."""
+
+    def weather(self, clients: int, trial: int) -> Weather: ...
+
+
+def rows(weather: Weather, clients: int, slots: int) -> Iterator[Row]:
+    """Every slot's gains and their sum."""
+    size = max(1, BLOCK // clients)
+    for first in range(0, slots, size):
+        block = weather.block(min(size, slots - first))
+        yield from zip(block, block.sum(axis=1).tolist(), strict=True)
+
+
+class Chance:
+    """Exact Bernoulli trials from 8-bit lanes: a lane below the threshold succeeds, and one that equals it is
+    decided by 64 further bits, so that any double is a valid probability at the price of an eighth of a word."""
+
+    def __init__(self, probability: ArrayLike) -> None:
+        scaled = np.asarray(probability, np.float64) * 256.0
+        whole = np.minimum(np.floor(scaled), 255.0)
+        self.threshold = whole.astype(np.uint8)
+        rest = np.minimum((scaled - whole) * 2.0**64, np.nextafter(2.0**64, 0.0))
+        self.rest = np.where(scaled >= 256.0, np.uint64(2**64 - 1), rest.astype(np.uint64))
+        self.exact = not self.rest.any()
+
+    def __call__(self, lanes: Lanes, ties: np.random.Philox) -> NDArray[np.bool_]:
+        hits: NDArray[np.bool_] = lanes < self.threshold
+        if not self.exact:
+            where = np.nonzero(lanes == self.threshold)
+            if len(where[0]):
+                hits[where] = raw(ties, len(where[0])) < np.broadcast_to(self.rest, lanes.shape)[where]
+        return hits
+
+
+class LaneRows:
+    """Rows of 8-bit lanes, one per client; a row begins at a word, so blocks of any size give the same rows."""
+
+    def __init__(self, clients: int, trial: int) -> None:
+        draw = streams(trial)
+        self.bits, self.ties = draw("harvest").bits(), draw("harvest", 1).bits()
+        self.clients = clients
+        self.words = -(-clients // 8)
+
+    def take(self, slots: int) -> Lanes:
+        lanes = raw(self.bits, slots * self.words).view(np.uint8).reshape(slots, 8 * self.words)
+        return lanes[:, : self.clients]
+
+
+def _rate(value: ArrayLike, name: str = "rate") -> NDArray[np.float64]:
+    rates = np.asarray(value, np.float64)
+    wrong = rates[~((rates >= 0) & (rates <= 1))]
+    if wrong.size:
+        raise InputError(f"{name} = {wrong.flat[0]:g}: needs a charging probability from 0 to 1")
+    return rates
+
+
+def digest_or_number(values: NDArray[np.float64]) -> str:
+    """A number as it is, an array by its size and content."""
+    if values.ndim == 0:
+        return repr(float(values))
+    return f"{values.size}#{hashlib.sha256(values.tobytes()).hexdigest()[:12]}"
+
+
+def _fits(values: NDArray[np.float64], clients: int, name: str) -> None:
+    if values.ndim and values.shape != (clients,):
+        raise InputError(f"{name}: has {values.size} values for {clients} clients")
+
+
+@frozen(eq=False)
+class Bernoulli:
+    """One unit with probability `rate` in every slot, independently; one rate for all or one per client."""
+
+    rate: NDArray[np.float64] = field(converter=_rate)
+
+    def __str__(self) -> str:
+        return f"bernoulli:{digest_or_number(self.rate)}"
+
+    def weather(self, clients: int, trial: int) -> Weather:
+        _fits(self.rate, clients, "rate")
+        return _Coins(self.rate, clients, trial)
+
+
+class _Coins:
+    peak = UNIT
+
+    def __init__(self, rate: NDArray[np.float64], clients: int, trial: int) -> None:
+        self.chance = Chance(rate)
+        self.lanes = LaneRows(clients, trial)
+        self.certain = bool((rate == 1.0).all())
+        self.out: Ints = np.empty((0, clients), np.int64)
+
+    def block(self, slots: int) -> Ints:
+        if len(self.out) < slots:
+            self.out = np.full((slots, self.lanes.clients), UNIT, np.int64)
+        out = self.out[:slots]
+        if not self.certain:
+            hits = self.chance(self.lanes.take(slots), self.lanes.ties)
+            np.left_shift(hits.view(np.uint8), 20, out=out, dtype=np.int64)
+        return out
+
+
+@frozen(eq=False)
+class Always:
+    """One unit in every slot."""
+
+    def __str__(self) -> str:
+        return "always"
+
+    def weather(self, clients: int, trial: int) -> Weather:
+        return _Coins(np.ones(()), clients, trial)
+
+
+@frozen(eq=False)
+class Markov:
+    """Bursts: while on, a client gains one unit per slot.  `rate` is the long-run share of slots that are on,
+    `burst` the mean length of an on-period in slots; the first slot is drawn from the long run."""
+
+    rate: NDArray[np.float64] = field(converter=_rate)
+    burst: float = field(default=10.0)
+
+    def __attrs_post_init__(self) -> None:
+        off = np.maximum(1.0 - self.rate, 2.0**-53)
+        least = float(np.max(np.where(self.rate < 1.0, np.maximum(self.rate / off, 1.0), 1.0)))
+        if not (np.isfinite(self.burst) and self.burst >= least):
+            raise InputError(f"burst = {self.burst:g}: needs at least {least:g} slots at this rate")
+
+    def __str__(self) -> str:
+        return f"markov:{digest_or_number(self.rate)},{self.burst!r}"
+
+    def weather(self, clients: int, trial: int) -> Weather:
+        _fits(self.rate, clients, "rate")
+        return _Bursts(self.rate, self.burst, clients, trial)
+
+
+class _Bursts:
+    peak = UNIT
+
+    def __init__(self, rate: NDArray[np.float64], burst: float, clients: int, trial: int) -> None:
+        rate = np.broadcast_to(rate, (clients,))
+        stay = np.where(rate < 1.0, 1.0 - 1.0 / burst, 1.0)
+        begin = np.where(rate < 1.0, rate / (burst * np.maximum(1.0 - rate, 2.0**-53)), 1.0)
+        self.stay, self.begin = Chance(stay), Chance(np.minimum(begin, 1.0))
+        self.lanes = LaneRows(clients, trial)
+        self.on = Chance(rate)(self.lanes.take(1)[0], self.lanes.ties)
+
+    def block(self, slots: int) -> Ints:
+        out = np.empty((slots, self.lanes.clients), np.int64)
+        # Each chance has tie bits of its own slot by slot, so that blocks of any size give the same rows.
+        for row, lanes in zip(out, self.lanes.take(slots), strict=True):
+            np.left_shift(self.on.view(np.uint8), 20, out=row, dtype=np.int64)
+            stay, begin = self.stay(lanes, self.lanes.ties), self.begin(lanes, self.lanes.ties)
+            self.on = np.where(self.on, stay, begin)
+        return out

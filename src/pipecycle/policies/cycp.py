@@ -1,0 +1,72 @@
+"""CyCP + SGD (Cho et al. 2023) with the paper's adjustment (L364-370; ALGORITHMS.md 4).
+
+Greedy sessions as in FedAvg, but a finished client keeps its update until it is picked for a group-round.  Ours:
+clients passed over at an earlier pick go first.  Updates are added to the current model however old their
+reference is; that is what breaks it for many groups, and it is not to be repaired.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from attrs import define, field
+
+from pipecycle.checks import at_least
+from pipecycle.policies.clock import epoch_length, round_length
+from pipecycle.streams import Ints
+from pipecycle.world import Grouping, World
+
+
+@define(slots=False, eq=False)
+class CyCP:
+    """Greedy sessions; groups of finished clients take turns to update the shared model through a star node."""
+
+    name: ClassVar[str] = "cycp"
+    grouping: ClassVar[Grouping] = "aggregation"
+
+    groups: int = field(default=2, validator=at_least(1, "group"))
+    """Group-rounds per epoch (G)."""
+    epoch: int | None = field(default=None, validator=at_least(1, "slot"))
+    """Slots per epoch (S); max(30, 1.5 sessions) if not given."""
+    group_cap: int | None = field(default=None, validator=at_least(1, "member"))
+    """Members per group, at most; floor(clients / groups) if not given."""
+
+    def setup(self, world: World) -> None:
+        self.fleet, self.lineage, self.draw = world.fleet, world.lineage, world.draw
+        self.period = round_length(epoch_length(self.epoch, world.session), self.groups)
+        self.cap = self.group_cap or max(1, world.clients // self.groups)
+        self.passed_over = np.zeros(world.clients, bool)
+
+    def decide(self, slot: int) -> None:
+        if slot % self.period == self.period - 1:
+            members = self.pick(slot, self.fleet.unsent(self.fleet.to_report))
+            if len(members):
+                self.aggregate(slot, members)
+        ready = self.fleet.free(self.fleet.to_train)
+        if len(ready):
+            self.fleet.start(ready, self.lineage.published)
+
+    def pick(self, slot: int, candidates: Ints) -> Ints:
+        """At most `cap` members, those passed over earlier first, the rest drawn at random."""
+        if len(candidates) <= self.cap:
+            self.passed_over[candidates] = False
+            return candidates
+        early = candidates[self.passed_over[candidates]]
+        if len(early) > self.cap:
+            members = self.draw("early", slot).sample(early, self.cap)
+        else:
+            others = candidates[~self.passed_over[candidates]]
+            members = np.sort(np.concatenate([early, self.draw("group", slot).sample(others, self.cap - len(early))]))
+        self.passed_over[candidates] = True
+        self.passed_over[members] = False
+        return members
+
+    def aggregate(self, slot: int, members: Ints) -> None:
+        star = self.draw("star", slot).choice(members)
+        updates = self.fleet.send(members[members != star], "hub")
+        updates = np.sort(np.append(updates, self.fleet.send_one(star, "server")))
+        self.lineage.publish(self.lineage.mean(self.lineage.published, updates))
+
+    def collect(self, slot: int, done: Ints, lost: Ints) -> None:
+        """Finished clients keep their updates until they are picked."""

@@ -1,0 +1,47 @@
+"""FedAvg made greedy for harvested energy (paper L362; ALGORITHMS.md 3).
+
+Ours: the server adds the mean of what arrived once per epoch; updates are added as displacements however old
+their reference is, without staleness weights.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from attrs import define, field
+
+from pipecycle.checks import at_least
+from pipecycle.policies.clock import epoch_length
+from pipecycle.streams import Ints
+from pipecycle.world import Grouping, World
+
+
+@define(slots=False, eq=False)
+class FedAvg:
+    """Everybody trains and uploads as soon as the battery allows; the server averages once per epoch."""
+
+    name: ClassVar[str] = "fedavg"
+    grouping: ClassVar[Grouping] = None
+
+    epoch: int | None = field(default=None, validator=at_least(1, "slot"))
+    """Slots between two server steps (S); max(30, 1.5 sessions) if not given."""
+
+    def setup(self, world: World) -> None:
+        self.fleet, self.lineage = world.fleet, world.lineage
+        self.period = epoch_length(self.epoch, world.session)
+        self.arrived: list[Ints] = []
+
+    def decide(self, slot: int) -> None:
+        senders = self.fleet.unsent(self.fleet.to_server)
+        if len(senders):
+            self.arrived.append(self.fleet.send(senders, "server"))
+        ready = self.fleet.free(self.fleet.to_train)
+        if len(ready):
+            self.fleet.start(ready, self.lineage.published)
+
+    def collect(self, slot: int, done: Ints, lost: Ints) -> None:
+        if slot % self.period == self.period - 1 and self.arrived:
+            updates = np.sort(np.concatenate(self.arrived))
+            self.lineage.publish(self.lineage.mean(self.lineage.published, updates))
+            self.arrived.clear()

@@ -1,0 +1,102 @@
+"""FedBacys (Jeong and Pappas 2025) and FedBacys-Odd (ALGORITHMS.md 8; the paper gives no adjustment).
+
+At every epoch's start the clients are sorted by battery and cut into groups that take turns; members train just
+before their turn to report.  Ours: highest battery first, entry needs the report's unit as well, and a client's
+reference is what it received when it last took part (`reference_refresh`), the reading that explains the paper's
+tables.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from attrs import define, field
+
+from pipecycle.checks import at_least, one_of
+from pipecycle.policies.clock import epoch_length, round_length
+from pipecycle.streams import Ints
+from pipecycle.world import Grouping, World
+
+
+@define(slots=False, eq=False)
+class FedBacys:
+    """Groups by battery level take turns; members train right before their turn, from the model they last got."""
+
+    name: ClassVar[str] = "fedbacys"
+    grouping: ClassVar[Grouping] = "launch"
+    odd: ClassVar[bool] = False
+
+    groups: int = field(default=2, validator=at_least(1, "group"))
+    """Groups per epoch (G)."""
+    epoch: int | None = field(default=None, validator=at_least(1, "slot"))
+    """Slots per epoch (S); max(30, 1.5 sessions) if not given."""
+    reference_refresh: str = field(default="participants", validator=one_of("participants", "next_group", "broadcast"))
+    """Who receives the new model after a group's turn: participants, also the group that reports next, or all."""
+
+    def setup(self, world: World) -> None:
+        self.fleet, self.lineage, self.draw = world.fleet, world.lineage, world.draw
+        self.clients, self.session = world.clients, world.session
+        self.period = epoch_length(self.epoch, world.session)
+        self.turn = round_length(self.period, self.groups)
+        self.need = self.fleet.to_train + self.fleet.to_report
+        self.references = np.zeros(world.clients, np.int64)
+        self.chances = np.zeros(world.clients, np.int64)
+        self.assigned: dict[int, Ints] = {}  # members by their reporting slot
+        self.training: dict[int, Ints] = {}  # those of them who take part
+
+    def decide(self, slot: int) -> None:
+        if slot % self.period == 0:
+            self.assign(slot)
+        participants = self.training.pop(slot, None)
+        if participants is not None:
+            self.aggregate(slot, participants)
+        members = self.assigned.get(slot + self.session)
+        if members is not None:
+            self.launch(slot + self.session, members)
+
+    def assign(self, slot: int) -> None:
+        """Cut the clients, fullest battery first and ties at random, into groups with a reporting slot each."""
+        shuffled = self.draw("battery", slot).permutation(self.clients)
+        order = shuffled[np.argsort(-self.fleet.level[shuffled], kind="stable")]
+        cap = max(1, self.clients // self.groups)
+        report = slot + self.session
+        report += (self.turn - 1 - report) % self.turn
+        for group in range(self.groups):
+            last = self.clients if group == self.groups - 1 else (group + 1) * cap
+            self.assigned[report + group * self.turn] = np.sort(order[group * cap : last])
+
+    def launch(self, report: int, members: Ints) -> None:
+        free = self.fleet.free(self.need)
+        ready = members[np.isin(members, free, assume_unique=True)]
+        if self.odd:
+            self.chances[ready] += 1
+            ready = ready[self.chances[ready] % 2 == 1]
+        if len(ready):
+            self.fleet.start(ready, self.references[ready], self.need)
+            self.training[report] = ready
+
+    def aggregate(self, slot: int, participants: Ints) -> None:
+        hub = self.draw("hub", slot).choice(participants)
+        updates = self.fleet.send(participants[participants != hub], "hub")
+        updates = np.sort(np.append(updates, self.fleet.send_one(hub, "server")))
+        server = self.lineage.publish(self.lineage.mean(self.lineage.published, updates))
+        self.references[participants] = server
+        if self.reference_refresh == "broadcast":
+            self.references[:] = server
+        elif self.reference_refresh == "next_group":
+            following = [report for report in self.assigned if report > slot]
+            if following:
+                self.references[self.assigned[min(following)]] = server
+
+    def collect(self, slot: int, done: Ints, lost: Ints) -> None:
+        """Members report in their group's slot; past turns are forgotten."""
+        self.assigned.pop(slot, None)
+
+
+@define(slots=False, eq=False)
+class FedBacysOdd(FedBacys):
+    """FedBacys in which a client takes only its odd-numbered chances."""
+
+    name: ClassVar[str] = "fedbacys-odd"
+    odd: ClassVar[bool] = True

@@ -1,0 +1,179 @@
+"""FedSeq (Chen et al. 2023) in two readings (ALGORITHMS.md 7; the paper says nothing about its adjustment).
+
+`mode = "paper"` is the reading that explains the paper's tables: PipeCycle's groups, one shared model, and a head
+that uploads as soon as its group is done.  `mode = "chain"` is faithful to Chen et al.: clusters in which one
+model goes from client to client, and a server that averages what the last ones hold.  Ours in the chain: a model
+stays where it was trained until the next client can afford its session, so that nobody carries a model in vain.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from attrs import define, field
+
+from pipecycle.checks import at_least, one_of
+from pipecycle.lineage import Kind
+from pipecycle.policies.rotation import Groups, Rotation, group_cap
+from pipecycle.streams import Ints
+from pipecycle.world import Grouping, World
+
+
+@define(slots=False, eq=False)
+class FedSeq:
+    """Groups follow one another on one shared model (paper), or hand a model from client to client (chain)."""
+
+    name: ClassVar[str] = "fedseq"
+    grouping: ClassVar[Grouping] = "launch"
+
+    groups: int = field(default=2, validator=at_least(1, "group"))
+    """Groups in training at once (paper mode) or clusters (chain mode)."""
+    mode: str = field(default="paper", validator=one_of("paper", "chain"))
+    """The reading of the algorithm."""
+    patience: int | None = field(default=None, validator=at_least(1, "slot"))
+    """Chain mode: slots after which a client without energy is skipped; 10 sessions if not given."""
+
+    def setup(self, world: World) -> None:
+        self.way: Shared | Chains
+        if self.mode == "paper":
+            self.way = Shared(world, self.groups)
+        else:
+            self.way = Chains(world, self.groups, self.patience or 10 * world.session)
+
+    def decide(self, slot: int) -> None:
+        self.way.decide(slot)
+
+    def collect(self, slot: int, done: Ints, lost: Ints) -> None:
+        self.way.collect(slot, done, lost)
+
+
+class Shared:
+    """Paper mode: PipeCycle's group formation without hubs; every group updates the server's model."""
+
+    def __init__(self, world: World, groups: int) -> None:
+        self.fleet, self.lineage, self.draw = world.fleet, world.lineage, world.draw
+        self.groups = groups
+        self.need = self.fleet.to_train + self.fleet.to_report
+        self.every = max(1, -(-world.session // groups))
+        self.queue = Rotation(world, group_cap(world.clients, groups))
+        self.formed = -self.every
+        self.active = Groups()
+        self.events = 0
+
+    def decide(self, slot: int) -> None:
+        if slot - self.formed < self.every or len(self.active) >= self.groups:
+            return
+        members = self.queue.pick(slot, self.need)
+        if len(members):
+            server = self.lineage.published
+            self.active.add(members, self.fleet.start(members, server, self.need), server)
+            self.formed = slot
+
+    def collect(self, slot: int, done: Ints, lost: Ints) -> None:
+        for group in self.active.closed_by(done, lost):
+            self.events += 1
+            head = self.draw("head", self.events).choice(group.members)
+            self.fleet.send(group.members[group.members != head], "hub", last_step=True)
+            self.fleet.send_one(head, "server", last_step=True)
+            self.lineage.publish(self.lineage.mean(self.lineage.published, group.sessions))
+
+
+@define(eq=False)
+class Cluster:
+    """One round of one cluster: who comes in which order, and where the model is."""
+
+    order: list[int]
+    model: int
+    place: int = 0
+    since: int = 0
+    """The slot from which the client in `place` has been waited for."""
+    holder: int | None = None
+    """The client that trained last and has not handed on."""
+    training: int | None = None
+    """The session in progress."""
+    sessions: int = 0
+    reported: bool = False
+
+
+class Chains:
+    """Chain mode: clusters of clients that train one after the other."""
+
+    def __init__(self, world: World, groups: int, patience: int) -> None:
+        self.fleet, self.lineage, self.draw = world.fleet, world.lineage, world.draw
+        self.clients, self.groups, self.patience = world.clients, min(groups, world.clients), patience
+        self.need = self.fleet.to_train + self.fleet.to_report
+        self.rounds = 0
+        self.clusters: list[Cluster] = []
+
+    def decide(self, slot: int) -> None:
+        self.eligible = self.fleet.eligible(self.need)
+        for cluster in self.clusters:
+            if cluster.holder is not None:
+                self.pass_on(slot, cluster, cluster.holder)
+        if all(cluster.reported for cluster in self.clusters):
+            self.next_round(slot)
+        for cluster in self.clusters:
+            if cluster.holder is None and cluster.training is None and not cluster.reported:
+                self.start(slot, cluster)
+
+    def pass_on(self, slot: int, cluster: Cluster, holder: int) -> None:
+        """Hand the model to the next client that can train it, or report it if there is none."""
+        self.skip(slot, cluster)
+        if cluster.place == len(cluster.order):
+            self.fleet.send_one(holder, "server")
+            cluster.reported = True
+        elif self.ready(cluster):
+            self.fleet.send_one(holder, "hub")
+            cluster.since = slot + 1
+        else:
+            return
+        cluster.holder = None
+
+    def start(self, slot: int, cluster: Cluster) -> None:
+        if slot < cluster.since:
+            return
+        self.skip(slot, cluster)
+        if cluster.place == len(cluster.order):  # nobody could train at all
+            cluster.reported = True
+            return
+        if self.ready(cluster):
+            client = np.array([cluster.order[cluster.place]])
+            cluster.training = int(self.fleet.start(client, cluster.model, self.need)[0])
+
+    def ready(self, cluster: Cluster) -> bool:
+        return bool(self.eligible[cluster.order[cluster.place]])
+
+    def skip(self, slot: int, cluster: Cluster) -> None:
+        if cluster.place < len(cluster.order) and slot - cluster.since >= self.patience:
+            cluster.place += 1
+            cluster.since = slot
+
+    def collect(self, slot: int, done: Ints, lost: Ints) -> None:
+        if not len(done) and not len(lost):
+            return
+        ended, gone = set(done.tolist()), set(lost.tolist())
+        for cluster in self.clusters:
+            session = cluster.training
+            if session in ended:
+                cluster.model = self.lineage.mean(cluster.model, np.array([session]), kind=Kind.HANDOVER)
+                cluster.holder = cluster.order[cluster.place]
+                cluster.sessions += 1
+            elif session not in gone:
+                continue
+            cluster.training = None
+            cluster.place += 1
+            cluster.since = slot + 1
+
+    def next_round(self, slot: int) -> None:
+        """Average the clusters' models by the sessions in them, then draw new clusters."""
+        heads = [cluster for cluster in self.clusters if cluster.sessions]
+        if heads:
+            total = sum(cluster.sessions for cluster in heads)
+            shares = [cluster.sessions / total for cluster in heads]
+            self.lineage.publish(self.lineage.combine([cluster.model for cluster in heads], shares))
+        order = self.draw("clusters", self.rounds).permutation(self.clients)
+        self.rounds += 1
+        self.clusters = [
+            Cluster(part.tolist(), self.lineage.published, since=slot) for part in np.array_split(order, self.groups)
+        ]

@@ -1,0 +1,101 @@
+"""FLDA (Valente da Silva et al. 2025) on MIFA's clock (paper L381-382; ALGORITHMS.md 6).
+
+Sessions alternate between learning (the update is uploaded whole) and distillation (only a table of mean logits
+per label is, at a small fraction of the energy).  Ours: every client alternates on its own, even clients
+beginning with distillation; `phase = "global"` alternates whole epochs as the original does, and a client then
+continues in the learning epoch from the model it kept.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from attrs import define, field
+
+from pipecycle.checks import at_least, one_of, share
+from pipecycle.policies.clock import epoch_length
+from pipecycle.streams import Ints
+from pipecycle.world import Grouping, World
+
+
+@define(slots=False, eq=False)
+class FLDA:
+    """All train at the same time; every other report of a client is a cheap logit table instead of an update."""
+
+    name: ClassVar[str] = "flda"
+    grouping: ClassVar[Grouping] = None
+
+    epoch: int | None = field(default=None, validator=at_least(1, "slot"))
+    """Slots between two server steps (S); max(30, 1.5 sessions) if not given."""
+    phase: str = field(default="own", validator=one_of("own", "global"))
+    """Who alternates: every client on its own, or all together from epoch to epoch."""
+    upload_ratio: float = field(default=100 / 307_842, validator=share)
+    """Size of a logit table relative to the model (d_FD / d_FL)."""
+
+    def setup(self, world: World) -> None:
+        self.fleet, self.lineage = world.fleet, world.lineage
+        self.period = epoch_length(self.epoch, world.session)
+        self.launch = self.period - world.session - 1
+        self.distils = np.arange(world.clients) % 2 == 0  # payload of each client's current or next session
+        self.teacher = -1
+        self.tables: Ints = np.empty(0, np.int64)
+        self.learners: Ints = np.empty(0, np.int64)
+        self.updates: Ints = np.empty(0, np.int64)
+        # Global phase: the distillation session whose model a client kept, where that one started, and the
+        # version that a learning session continues from.
+        self.kept = np.full(world.clients, -1)
+        self.origin = np.zeros(world.clients, np.int64)
+        self.continued = np.full(world.clients, -1)
+
+    def decide(self, slot: int) -> None:
+        phase = slot % self.period
+        if phase == self.launch:
+            ready = self.fleet.free(self.fleet.to_train)
+            if self.phase == "global":
+                self.distils[ready] = slot // self.period % 2 == 0
+            self.start(ready[self.distils[ready]], ready[~self.distils[ready]])
+        if phase == self.period - 1:
+            self.deliver()
+
+    def start(self, distillers: Ints, learners: Ints) -> None:
+        server = self.lineage.published
+        if len(distillers):
+            sessions = self.fleet.start(distillers, server, teacher=self.teacher, payload="logits")
+            if self.phase == "global":
+                self.kept[distillers], self.origin[distillers] = sessions, server
+        if len(learners):
+            self.continued[learners] = -1
+            keepers = learners[self.kept[learners] >= 0]
+            self.continued[keepers] = self.lineage.each(self.kept[keepers], self.origin[keepers])
+            self.kept[keepers] = -1
+            reference = np.where(self.continued[learners] >= 0, self.continued[learners], server)
+            self.fleet.start(learners, reference, teacher=self.teacher)
+
+    def deliver(self) -> None:
+        cheap = self.fleet.unsent(self.fleet.price("server", self.upload_ratio))
+        cheap = cheap[self.distils[cheap]]
+        whole = self.fleet.unsent(self.fleet.to_server)
+        self.learners = whole[~self.distils[whole]]
+        self.tables = self.fleet.send(cheap, "server", ratio=self.upload_ratio)
+        self.updates = self.fleet.send(self.learners, "server")
+        if self.phase == "own":
+            self.distils[cheap] = False
+            self.distils[self.learners] = True
+
+    def collect(self, slot: int, done: Ints, lost: Ints) -> None:
+        if slot % self.period != self.period - 1:
+            return
+        if len(self.learners):
+            self.aggregate()
+        if len(self.tables):
+            self.teacher = self.lineage.tabulate(self.tables, self.teacher)
+
+    def aggregate(self) -> None:
+        """The mean update; one that continued a kept model counts from where that model started."""
+        shares = self.lineage.shares(self.updates)
+        mine = self.continued[self.learners] >= 0
+        models, origins = self.continued[self.learners[mine]], self.origin[self.learners[mine]]
+        versions = np.concatenate([[self.lineage.published], models, origins])
+        coefficients = np.concatenate([[1.0], shares[mine], -shares[mine]])
+        self.lineage.publish(self.lineage.combine(versions, coefficients, self.updates, shares))

@@ -1,0 +1,344 @@
+"""The record of what a policy decided: an immutable set of columns that any trainer can execute."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import zipfile
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+from attrs import frozen
+from numpy.typing import NDArray
+
+from pipecycle.ancestry import Ancestry
+from pipecycle.energy import UNIT, units
+from pipecycle.errors import InputError
+from pipecycle.lineage import Floats
+from pipecycle.streams import Ints
+
+FORMAT = 1
+Array = NDArray[Any]
+
+
+class Status(IntEnum):
+    """What became of a session."""
+
+    USED = 0
+    """Its update (or logit table) entered a recipe."""
+    UNUSED = 1
+    """Finished, and never used."""
+    LOST = 2
+    """Began and never came back (live only)."""
+    DECLINED = 3
+    """Refused by the client (live only)."""
+    IN_FLIGHT = 4
+    """Still training when the record ends."""
+
+
+class Sent(IntEnum):
+    """Whom a session's result was transmitted to."""
+
+    NOT = 0
+    TO_HUB = 1
+    TO_SERVER = 2
+
+
+@frozen(eq=False)
+class Sessions:
+    """One row per session, in the order of their starts."""
+
+    client: Array
+    start: Array
+    """First training slot."""
+    end: Array
+    """Last training slot, -1 while in flight."""
+    reference: Array
+    """The version it starts from."""
+    teacher: Array
+    """The logit table it learns from besides, -1 for none."""
+    payload: Array
+    """0: it reports an update, 1: a logit table."""
+    sent: Array
+    """The slot in which it was transmitted, -1 if never."""
+    receiver: Array
+    """A `Sent`."""
+    spent: Array
+    """Quanta, training and transmission."""
+    status: Array
+    """A `Status`."""
+
+    def __len__(self) -> int:
+        return len(self.client)
+
+
+@frozen(eq=False)
+class Versions:
+    """One row per version; `base[base_at[v]:base_at[v + 1]]` are the versions in its recipe, likewise updates."""
+
+    kind: Array
+    made: Array
+    """The slot in which it was made, -1 for the initial model."""
+    seen: Array
+    """How many versions had been published by then."""
+    discarded: Array
+    base_at: Array
+    base: Array
+    coefficient: Array
+    update_at: Array
+    update: Array
+    """Session ids."""
+    weight: Array
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@frozen(eq=False)
+class Publications:
+    """What the server served: `version[k]` from the slot after `slot[k]`'s decisions on."""
+
+    slot: Array
+    version: Array
+
+
+@frozen(eq=False)
+class Tables:
+    """FLDA's teachers: table t averages `session[session_at[t]:session_at[t + 1]]`, missing rows from `keep`."""
+
+    slot: Array
+    keep: Array
+    session_at: Array
+    session: Array
+
+
+@frozen(eq=False)
+class Energy:
+    """Quanta.  The first five are running totals at the end of every slot, the rest one figure per client."""
+
+    harvested: Array
+    overflowed: Array
+    training: Array
+    to_hub: Array
+    to_server: Array
+    level: Array
+    """What each battery holds at the end."""
+    overflow: Array
+    """What each client could not store."""
+
+    @property
+    def spent(self) -> Ints:
+        return np.asarray(self.training + self.to_hub + self.to_server, np.int64)
+
+    @property
+    def stored(self) -> Ints:
+        return np.asarray(self.harvested - self.overflowed - self.spent, np.int64)
+
+
+@frozen(eq=False, slots=False)
+class Schedule:
+    """A planned (or lived) run.  `meta` holds what was asked for; the rest is what happened."""
+
+    meta: dict[str, Any]
+    sessions: Sessions
+    versions: Versions
+    publications: Publications
+    tables: Tables
+    energy: Energy
+    length: Array
+    """Session length in slots: one figure, or one per client."""
+    samples: Array
+    """Samples used per session: one figure, or one per client."""
+    launches: Array
+    """The first session of every batch that was started together."""
+
+    def __attrs_post_init__(self) -> None:
+        for column in self.arrays().values():
+            column.flags.writeable = False
+
+    @property
+    def policy(self) -> str:
+        return str(self.meta["policy"])
+
+    @property
+    def clients(self) -> int:
+        return int(self.meta["clients"])
+
+    @property
+    def trial(self) -> int:
+        return int(self.meta["trial"])
+
+    @property
+    def slots(self) -> int:
+        return len(self.energy.harvested)
+
+    @cached_property
+    def ancestry(self) -> Ancestry:
+        """Events, chains, lag, coverage: everything about who descends from whom."""
+        return Ancestry(self.versions, self.publications, self.sessions, self.clients)
+
+    # Answers.
+
+    def budget_slot(self, budget: float) -> int | None:
+        """The first slot at whose end the fleet has spent at least the budget."""
+        slot = int(np.searchsorted(self.energy.spent, int(np.ceil(budget * UNIT))))
+        return slot if slot < self.slots else None
+
+    def participation(self) -> Ints:
+        """Sessions started by every client."""
+        return np.bincount(self.sessions.client, minlength=self.clients)
+
+    def fairness(self) -> float | None:
+        """Jain's index of sessions per client: 1 when all took part equally often, 1/N when only one did."""
+        counts = self.participation().astype(np.float64)
+        squares = float((counts**2).sum())
+        return float(counts.sum()) ** 2 / (len(counts) * squares) if squares else None
+
+    def spent_by_client(self) -> Floats:
+        """Units."""
+        spent: Floats = self.sessions.spent / UNIT
+        return np.asarray(np.bincount(self.sessions.client, spent, self.clients), np.float64)
+
+    def harvested_by_client(self) -> Floats:
+        """Units, the initial charge included."""
+        return self.spent_by_client() + (self.energy.level + self.energy.overflow) / UNIT
+
+    def spent_per_slot(self) -> Floats:
+        """Units spent by the whole fleet in every slot."""
+        return np.diff(self.energy.spent, prepend=0) / UNIT
+
+    def status_counts(self) -> dict[str, int]:
+        counts = np.bincount(self.sessions.status, minlength=len(Status))
+        return {status.name.lower(): int(counts[status]) for status in Status}
+
+    def concurrency(self) -> Ints | None:
+        """Groups in training in every slot; None for policies without groups."""
+        grouping = self.meta["grouping"]
+        if grouping is None:
+            return None
+        sessions = self.sessions
+        end = np.where(sessions.end < 0, self.slots - 1, sessions.end)
+        if grouping == "launch":
+            group = np.repeat(np.arange(len(self.launches)), np.diff(self.launches, append=len(sessions)))
+            kept = np.arange(len(sessions))
+        else:
+            group = self.ancestry.event_of_session
+            kept = np.flatnonzero(group > 0)
+        return busy_groups(group[kept], sessions.start[kept], end[kept], self.slots)
+
+    # Identity.
+
+    def arrays(self) -> dict[str, Array]:
+        """All columns by name, `sessions.client` and so on."""
+        columns: dict[str, Array] = {"length": self.length, "samples": self.samples, "launches": self.launches}
+        for part in ("sessions", "versions", "publications", "tables", "energy"):
+            for name, value in attrs.asdict(getattr(self, part), recurse=False).items():
+                columns[f"{part}.{name}"] = value
+        return columns
+
+    def digest(self) -> str:
+        """SHA-256 over everything that decides what a trainer does; equal schedules have equal digests."""
+        whole = hashlib.sha256(json.dumps(self.meta, sort_keys=True).encode())
+        for name, column in sorted(self.arrays().items()):
+            data = np.ascontiguousarray(column)
+            little = data.astype(data.dtype.newbyteorder("<"), copy=False)
+            whole.update(f"{name}:{little.dtype.str}:{little.shape}".encode())
+            whole.update(little.tobytes())
+        return whole.hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schedule) and self.differences(other) == []
+
+    def __hash__(self) -> int:
+        return hash(self.digest())
+
+    def differences(self, other: Schedule) -> list[str]:
+        """Names of what differs: keys of `meta`, then columns."""
+        keys = sorted(set(self.meta) | set(other.meta))
+        found = [f"meta.{key}" for key in keys if self.meta.get(key) != other.meta.get(key)]
+        theirs = other.arrays()
+        return found + [name for name, mine in self.arrays().items() if not np.array_equal(mine, theirs[name])]
+
+    def __repr__(self) -> str:
+        return (
+            f"Schedule({self.policy}, {self.clients} clients, {self.slots:,} slots, trial {self.trial}: "
+            f"{len(self.sessions):,} sessions, {self.ancestry.events:,} aggregations, "
+            f"{units(int(self.energy.spent[-1]) if self.slots else 0):,.0f} units)"
+        )
+
+    # Files.
+
+    def save(self, path: str | Path) -> None:
+        """Write an .npz (any numpy opens it), without pickle, whole or not at all; equal schedules, equal bytes."""
+        path = Path(path)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        text = np.frombuffer(json.dumps({"format": FORMAT, **self.meta}, sort_keys=True).encode(), np.uint8)
+        try:
+            with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+                for name, column in {"meta": text, **self.arrays()}.items():
+                    entry = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
+                    entry.compress_type = zipfile.ZIP_DEFLATED
+                    with archive.open(entry, "w", force_zip64=True) as file:
+                        np.lib.format.write_array(file, np.ascontiguousarray(column), allow_pickle=False)
+            partial.replace(path)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written ({(error.strerror or str(error)).lower()})") from None
+        finally:
+            partial.unlink(missing_ok=True)
+
+    @staticmethod
+    def load(path: str | Path) -> Schedule:
+        """Read what `save` wrote; anything else is refused in one sentence."""
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+                columns = {name: archive[name] for name in archive.files}
+            meta = json.loads(columns.pop("meta").tobytes())
+            made_for = meta.pop("format")
+        except (ValueError, KeyError, OSError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
+            raise InputError(f"{path}: is not a schedule, or is damaged") from None
+        if made_for != FORMAT:
+            raise InputError(f"{path}: is a schedule of format {made_for}, this version reads format {FORMAT}")
+        try:
+            parts = {part: kind(**_part(columns, part)) for part, kind in _PARTS.items()}
+            whole = {name: columns[name] for name in ("length", "samples", "launches")}
+            return Schedule(meta=meta, **whole, **parts)
+        except (KeyError, TypeError):
+            raise InputError(f"{path}: is not a schedule, or is damaged") from None
+
+
+_PARTS: dict[str, Any] = {
+    "sessions": Sessions,
+    "versions": Versions,
+    "publications": Publications,
+    "tables": Tables,
+    "energy": Energy,
+}
+
+
+def _part(columns: dict[str, Array], part: str) -> dict[str, Array]:
+    return {name.removeprefix(f"{part}."): value for name, value in columns.items() if name.startswith(f"{part}.")}
+
+
+def busy_groups(group: Ints, start: Ints, end: Ints, slots: int) -> Ints:
+    """How many groups have a member in training, slot by slot."""
+    order = np.lexsort((start, group))
+    group, start, end = group[order], start[order].astype(np.int64), end[order].astype(np.int64)
+    # The latest end so far within the group; offsets keep groups apart in one running maximum.
+    stride = slots + 2
+    rank = np.cumsum(np.diff(group, prepend=group[:1]) != 0)
+    reach = np.maximum.accumulate(end + rank * stride) - rank * stride
+    begins = np.ones(len(group), bool)
+    begins[1:] = (np.diff(rank) > 0) | (start[1:] > reach[:-1] + 1)
+    lasts = np.append(begins[1:], True)[: len(group)]
+    change = np.bincount(start[begins], minlength=slots + 1) - np.bincount(reach[lasts] + 1, minlength=slots + 1)
+    return np.cumsum(change)[:slots]

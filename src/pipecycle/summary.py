@@ -1,0 +1,115 @@
+"""A schedule in figures: what `--json` prints and what people read (definitions: ALGORITHMS.md 15)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pipecycle.ancestry import mean
+from pipecycle.energy import units
+from pipecycle.schedule import Schedule
+
+
+def summarise(schedule: Schedule, budget: float | None = None) -> dict[str, Any]:
+    """Figures of a schedule; `budget` (units) asks when it was reached, by default the one it was planned with."""
+    ancestry, energy = schedule.ancestry, schedule.energy
+    budget = schedule.meta["budget"] if budget is None else budget
+    concurrency = schedule.concurrency()
+    sizes, lags, chains = ancestry.group_sizes, ancestry.lags, ancestry.chains
+    coverage = np.array([chain.coverage for chain in chains])
+    status = schedule.status_counts()
+    return {
+        "policy": schedule.policy,
+        "settings": schedule.meta["settings"],
+        "harvest": schedule.meta["harvest"],
+        "clients": schedule.clients,
+        "slots": schedule.slots,
+        "trial": schedule.trial,
+        "sessions": len(schedule.sessions),
+        "sessions_by_status": status,
+        "wasted": status["unused"],
+        "aggregations": ancestry.events,
+        "published": len(schedule.publications.version),
+        "discarded": int(schedule.versions.discarded.sum()),
+        "energy": {
+            "harvested": units(int(energy.harvested[-1])),
+            "spent": units(int(energy.spent[-1])),
+            "stored": units(int(energy.level.sum())),
+            "overflowed": units(int(energy.overflowed[-1])),
+        },
+        "spent_on": {name: units(int(getattr(energy, name)[-1])) for name in ("training", "to_hub", "to_server")},
+        "budget": budget,
+        "budget_slot": None if budget is None else schedule.budget_slot(budget),
+        "group_size": {"mean": mean(sizes), "max": int(sizes.max()) if len(sizes) else None},
+        "max_concurrent_groups": None if concurrency is None else int(concurrency.max(initial=0)),
+        "lag": {"mean": mean(lags), "max": int(lags.max()) if len(lags) else None},
+        "ancestry_max": ancestry.ancestry_max,
+        "chains": {
+            "count": len(chains),
+            "coverage_min": int(coverage.min()),
+            "coverage_mean": float(coverage.mean()),
+            "depth_max": max(chain.depth for chain in chains),
+        },
+        "participants": int((schedule.participation() > 0).sum()),
+        "fairness": schedule.fairness(),
+        "digest": schedule.digest(),
+    }
+
+
+def sentences(figures: dict[str, Any]) -> dict[str, str]:
+    """The same figures as a person reads them."""
+    energy, spent_on, status = figures["energy"], figures["spent_on"], figures["sessions_by_status"]
+    size, lag, chains = figures["group_size"], figures["lag"], figures["chains"]
+    lines = {
+        "run": f"{number(figures['clients'])} clients, {number(figures['slots'])} slots, {figures['harvest']}, "
+        f"trial {figures['trial']}",
+        "energy": f"{number(energy['harvested'])} harvested = {number(energy['spent'])} spent + "
+        f"{number(energy['stored'])} stored + {number(energy['overflowed'])} overflowed",
+        "spent on": f"training {number(spent_on['training'])}, to hubs {number(spent_on['to_hub'])}, "
+        f"to the server {number(spent_on['to_server'])}",
+        "sessions": f"{number(figures['sessions'])}: "
+        + ", ".join(f"{number(count)} {name.replace('_', ' ')}" for name, count in status.items() if count),
+        "aggregations": f"{number(figures['aggregations'])} of {number(size['mean'])} updates on average, "
+        f"{number(size['max'])} at most",
+    }
+    if figures["max_concurrent_groups"] is not None:
+        lines["groups"] = f"at most {number(figures['max_concurrent_groups'])} in training at once"
+    lines |= {
+        "lag": f"{number(lag['mean'])} on average, {number(lag['max'])} at most; "
+        f"largest tau - pi(tau) {number(figures['ancestry_max'])}",
+        "chains": f"{chains['count']}, {number(chains['depth_max'])} aggregations deep; they have met "
+        f"{number(chains['coverage_min'])} (fewest) and {number(chains['coverage_mean'])} (mean) of "
+        f"{number(figures['participants'])} participants",
+        "fairness": f"{number(figures['fairness'])} (Jain's index of sessions per client)",
+    }
+    if figures["discarded"]:
+        lines["discarded"] = f"{number(figures['discarded'])} hub models"
+    if figures["budget"] is not None:
+        slot = figures["budget_slot"]
+        reached = "not reached" if slot is None else f"reached in slot {number(slot)}"
+        lines["budget"] = f"{number(figures['budget'])} units, {reached}"
+    return lines
+
+
+def number(value: Any) -> str:
+    """A figure with as many digits as help."""
+    if value is None:
+        return "-"
+    if isinstance(value, float) and value != round(value):
+        return f"{value:,.3g}" if abs(value) < 100 else f"{value:,.1f}"
+    return f"{value:,.0f}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+
+
+def warnings(figures: dict[str, Any]) -> list[str]:
+    """What a person should know before training on this schedule."""
+    found = []
+    covered, present = figures["chains"]["coverage_min"], figures["participants"]
+    if figures["aggregations"] and covered < present:
+        found.append(
+            f"A chain has met only {covered} of the {present} clients that took part: chains that never mix learn "
+            "from a part of the data (try rotation=spread and relay_mix=0.5, or pipecycle+)."
+        )
+    if not figures["aggregations"]:
+        found.append("Nothing was aggregated: too few slots or too little energy for a session and its report.")
+    return found

@@ -1,0 +1,230 @@
+"""Harvest from a file: measured irradiance through a panel, or a user's own gains per slot."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+from attrs import field, frozen
+from numpy.typing import NDArray
+
+from pipecycle.energy import UNIT
+from pipecycle.errors import InputError
+from pipecycle.harvest import Weather, digest_or_number
+from pipecycle.streams import Ints, streams
+
+Floats = NDArray[np.float64]
+DAY = 1440.0
+_STAMPS = ("%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%H:%M")
+
+
+@frozen(eq=False)
+class Trace:
+    """Values at a regular step of `minutes` (0 if the file has no clock), one column for all or one per client."""
+
+    values: Floats
+    minutes: float
+    name: str
+
+    def __str__(self) -> str:
+        """The file's name and content, so that a schedule says which weather it met."""
+        return f"{self.name}#{hashlib.sha256(self.values.tobytes()).hexdigest()[:12]}"
+
+    def __repr__(self) -> str:
+        rows, columns = self.values.shape
+        return f"Trace({self.name}: {rows:,} rows x {columns}, every {self.minutes:g} min)"
+
+
+def read(path: str | Path) -> Trace:
+    """A CSV of time and value(s).  Time is one column (ISO or US date and time, or a number of minutes) or two
+    (date, clock) as in NREL's files; a header is optional.  Missing rows and values are refused by line."""
+    path = Path(path)
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = [
+                (number, row) for number, row in enumerate(csv.reader(file), 1) if any(cell.strip() for cell in row)
+            ]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read as CSV ({_reason(error)})") from None
+    if lines and not _is_number(lines[0][1][-1]):
+        del lines[0]
+    if len(lines) < 2:
+        raise InputError(f"{path}: needs at least two rows of time and value")
+    width = len(lines[0][1])
+    if width < 2:
+        raise InputError(f"{path}: needs at least two columns, time and value, separated by commas")
+    clock_apart = width > 2 and not _is_number(lines[0][1][1])
+    first_value = 2 if clock_apart else 1
+    values = np.empty((len(lines), width - first_value))
+    stamps = np.empty(len(lines))
+    for index, (number, row) in enumerate(lines):
+        if len(row) != width:
+            raise InputError(f"{path}, line {number}: has {len(row)} columns where the first row has {width}")
+        try:
+            stamps[index] = _minutes(" ".join(cell.strip() for cell in row[:first_value]))
+            values[index] = [float(cell) for cell in row[first_value:]]
+        except ValueError:
+            raise InputError(f"{path}, line {number}: {','.join(row)!r} is not a time and numbers") from None
+    if not np.isfinite(values).all():
+        line = lines[int(np.argmax(~np.isfinite(values).all(axis=1)))][0]
+        raise InputError(f"{path}, line {line}: the value is not a finite number")
+    steps = np.diff(stamps)
+    if steps[0] <= 0 or (np.abs(steps - steps[0]) > 1e-6 * steps[0]).any():
+        line = lines[1 + int(np.argmax(np.abs(steps - steps[0]) > 1e-6 * abs(steps[0])))][0]
+        raise InputError(f"{path}, line {line}: time must advance by the same step in every row")
+    return Trace(values, float(steps[0]), path.name)
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror.lower() if isinstance(error, OSError) and error.strerror else type(error).__name__
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _minutes(text: str) -> float:
+    if _is_number(text):
+        return float(text)
+    for pattern in _STAMPS:
+        try:
+            return (datetime.strptime(text, pattern) - datetime(1900, 1, 1)).total_seconds() / 60.0
+        except ValueError:
+            continue
+    return (datetime.fromisoformat(text).replace(tzinfo=None) - datetime(1900, 1, 1)).total_seconds() / 60.0
+
+
+def first_day(trial: int, days: int) -> int:
+    """The trial's starting day; neighbouring trials never share one while there are enough days."""
+    return int(streams(0)("first day", days).permutation(days)[trial % days])
+
+
+def _positive(instance: object, attribute: object, value: float) -> None:
+    if not (np.isfinite(value) and value > 0):
+        raise InputError(f"{getattr(attribute, 'name', 'value')} = {value:g}: needs a positive number")
+
+
+@frozen
+class Spread:
+    """A figure that differs between clients: uniform between two bounds, drawn by the trial."""
+
+    low: float
+    high: float
+
+    def values(self, clients: int, trial: int, purpose: str) -> Floats:
+        words = streams(trial)(purpose).words(clients) >> np.uint64(11)
+        return self.low + (self.high - self.low) * (words.astype(np.float64) * 2.0**-53)
+
+
+PerClient = float | Floats | Spread
+
+
+def _text(value: PerClient) -> str:
+    if isinstance(value, Spread):
+        return f"{value.low:g}..{value.high:g}"
+    return digest_or_number(np.asarray(value, np.float64))
+
+
+def _per_client(value: PerClient, clients: int, trial: int, name: str) -> Floats:
+    values = value.values(clients, trial, name) if isinstance(value, Spread) else np.asarray(value, np.float64)
+    if values.ndim and values.shape != (clients,):
+        raise InputError(f"{name}: has {values.size} values for {clients} clients")
+    if not np.isfinite(values).all():
+        raise InputError(f"{name}: needs finite numbers")
+    return np.broadcast_to(values, (clients,))
+
+
+@frozen(eq=False)
+class Solar:
+    """A panel under measured global irradiance in W/m2 (negative night readings count as zero).
+
+    A slot lasts `minutes`; `panel` is what it yields in units at 1,000 W/m2.  `shift` delays a client's day by
+    minutes (its time zone, to the minute) and `shade` multiplies what it gets; each is one number, one per
+    client, or a `Spread` between two bounds."""
+
+    trace: Trace
+    panel: float = field(default=1.0, validator=_positive)
+    minutes: float = field(default=1.0, validator=_positive)
+    shift: PerClient = 0.0
+    shade: PerClient = 1.0
+
+    def __str__(self) -> str:
+        options = f"panel={self.panel:g},minutes={self.minutes:g},shift={_text(self.shift)},shade={_text(self.shade)}"
+        return f"solar:{self.trace},{options}"
+
+    def weather(self, clients: int, trial: int) -> Weather:
+        return _Sun(self, clients, trial)
+
+
+class _Sun:
+    def __init__(self, solar: Solar, clients: int, trial: int) -> None:
+        if solar.trace.values.shape[1] != 1:
+            raise InputError(f"{solar.trace.name}: solar needs one column of irradiance")
+        light = np.maximum(solar.trace.values[:, 0], 0.0)
+        self.step = solar.trace.minutes
+        self.energy = np.concatenate([[0.0], np.cumsum(light)]) * (self.step / 1000.0)
+        self.span = len(light) * self.step
+        self.minutes, self.scale = solar.minutes, solar.panel / solar.minutes * UNIT
+        self.start = first_day(trial, max(1, int(self.span // DAY))) * DAY
+        shift = np.round(_per_client(solar.shift, clients, trial, "shift"))
+        self.shifts, self.zone = np.unique(shift, return_inverse=True)
+        self.shade = _per_client(solar.shade, clients, trial, "shade")
+        if (self.shade < 0).any():
+            raise InputError(f"shade = {self.shade.min():g}: needs a factor of at least 0")
+        self.peak = int(np.ceil(light.max() / 1000.0 * solar.panel * self.shade.max(initial=0.0) * UNIT)) + 1
+        self.slot = 0
+
+    def block(self, slots: int) -> Ints:
+        edges = self.start + np.arange(self.slot, self.slot + slots + 1)[:, None] * self.minutes - self.shifts
+        turns = np.floor(edges / self.span)
+        within = np.interp(edges - turns * self.span, np.arange(len(self.energy)) * self.step, self.energy)
+        gains = np.maximum(np.diff(within + turns * self.energy[-1], axis=0), 0.0) * self.scale
+        self.slot += slots
+        # Rounding to 2^-30 units first keeps last-bit differences between machines from moving a quantum.
+        row: Ints = np.floor(np.round(gains[:, self.zone] * self.shade, 3)).astype(np.int64)
+        return row
+
+
+@frozen(eq=False)
+class Table:
+    """A user's own gains: one row per slot, in units, one column for all clients or one per client.
+
+    The rows wrap around; `day` is how many rows make a day, and the trial picks the starting day."""
+
+    trace: Trace
+    day: int = 1
+
+    def __attrs_post_init__(self) -> None:
+        if not 1 <= self.day <= len(self.trace.values):
+            raise InputError(f"day = {self.day}: needs 1 to {len(self.trace.values)} rows")
+        if (self.trace.values < 0).any() or (self.trace.values > 2.0**20).any():
+            raise InputError(f"{self.trace.name}: gains must be from 0 to 2^20 units per slot")
+
+    def __str__(self) -> str:
+        return f"csv:{self.trace},day={self.day}"
+
+    def weather(self, clients: int, trial: int) -> Weather:
+        columns = self.trace.values.shape[1]
+        if columns not in (1, clients):
+            raise InputError(f"{self.trace.name}: has {columns} columns of gains for {clients} clients")
+        return _Rows(self, clients, trial)
+
+
+class _Rows:
+    def __init__(self, table: Table, clients: int, trial: int) -> None:
+        self.values = np.floor(table.trace.values * UNIT).astype(np.int64)
+        self.peak = int(self.values.max())
+        self.clients = clients
+        self.slot = first_day(trial, len(self.values) // table.day) * table.day
+
+    def block(self, slots: int) -> Ints:
+        index = np.arange(self.slot, self.slot + slots) % len(self.values)
+        self.slot += slots
+        return np.broadcast_to(self.values[index], (slots, self.clients))

@@ -1,0 +1,44 @@
+"""What a policy is given and what it must answer."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Protocol
+
+from attrs import frozen
+
+from pipecycle.fleet import Fleet
+from pipecycle.lineage import Lineage
+from pipecycle.streams import Draw, Ints
+
+Grouping = Literal["launch", "aggregation"] | None
+"""What a group is: clients that start together, updates that are aggregated together, or nothing."""
+
+
+@frozen
+class World:
+    """The only things a policy may touch."""
+
+    fleet: Fleet
+    lineage: Lineage
+    draw: Draw
+    clients: int
+    session: int
+    """Session length in slots, the longest if clients differ."""
+
+
+class Policy(Protocol):
+    """A scheduler: decisions only, no tensor, no clock, no randomness of its own, no file.
+
+    Its constructor's parameters are the settings that a user can change by name."""
+
+    name: ClassVar[str]
+    grouping: ClassVar[Grouping]
+
+    def setup(self, world: World) -> None:
+        """Keep what is needed of the world; called once, before slot 0."""
+
+    def decide(self, slot: int) -> None:
+        """After harvest and before training; called for every slot in order."""
+
+    def collect(self, slot: int, done: Ints, lost: Ints) -> None:
+        """After training, for every slot: the sessions that ended in it, and (live only) those given up."""
