@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from pipecycle import __version__
@@ -18,7 +19,7 @@ from pipecycle.energy import quanta
 from pipecycle.errors import InputError
 from pipecycle.harvest import Bernoulli
 from pipecycle.picture import pipeline
-from pipecycle.plan import plan as make_plan
+from pipecycle.plan import Run
 from pipecycle.registry import build, convert, parameters, policy_class
 from pipecycle.schedule import Schedule
 from pipecycle.specs import FORMS, parse_harvest
@@ -86,7 +87,11 @@ def plan(
         options["groups"] = groups
     chosen = build(policy, options)
     weather = Bernoulli(0.5 if delta is None else delta) if harvest is None else parse_harvest(harvest)
-    schedule = make_plan(chosen, weather, clients, slots, session=session, budget=budget, trial=trial, **battery)
+    run = Run(chosen, weather, clients, slots, session=session, budget=budget, trial=trial, **battery)
+    with progress() as bar:
+        for _ in bar.track(run.steps(), total=slots, description=f"planning {policy}"):
+            pass
+    schedule = run.schedule()
     if out is not None:
         schedule.save(out)
     _print(schedule, as_json)
@@ -148,6 +153,12 @@ def policies(as_json: Json = False) -> None:
     width = max(map(len, rows))
     for name, (about, keys) in rows.items():
         print(f"{name:<{width}}  {about}  [{' '.join(keys)}]")
+
+
+def progress() -> Progress:
+    """A bar on stderr while something takes long; nothing where nobody looks."""
+    console = Console(stderr=True)
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
 
 
 def _settings(pairs: list[str]) -> dict[str, Any]:

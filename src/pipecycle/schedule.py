@@ -246,7 +246,7 @@ class Schedule:
         """SHA-256 over everything that decides what a trainer does; equal schedules have equal digests."""
         whole = hashlib.sha256(json.dumps(self.meta, sort_keys=True).encode())
         for name, column in sorted(self.arrays().items()):
-            data = np.ascontiguousarray(column)
+            data = np.asarray(column, order="C")
             little = data.astype(data.dtype.newbyteorder("<"), copy=False)
             whole.update(f"{name}:{little.dtype.str}:{little.shape}".encode())
             whole.update(little.tobytes())
@@ -285,7 +285,7 @@ class Schedule:
                     entry = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
                     entry.compress_type = zipfile.ZIP_DEFLATED
                     with archive.open(entry, "w", force_zip64=True) as file:
-                        np.lib.format.write_array(file, np.ascontiguousarray(column), allow_pickle=False)
+                        np.lib.format.write_array(file, np.asarray(column, order="C"), allow_pickle=False)
             partial.replace(path)
         except OSError as error:
             raise InputError(f"{path}: cannot be written ({(error.strerror or str(error)).lower()})") from None

@@ -1,0 +1,138 @@
+"""The command as a user runs it: a process, its output, its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "100"}
+    command = [sys.executable, "-m", "pipecycle", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+
+
+def figures(*arguments: str) -> dict[str, Any]:
+    done = run("plan", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    result: dict[str, Any] = json.loads(line)
+    return result
+
+
+def test_defaults_and_keys() -> None:
+    got = figures("pipecycle", "--delta", "1")
+    assert (got["policy"], got["clients"], got["slots"], got["trial"]) == ("pipecycle", 100, 15_000, 0)
+    assert got["aggregations"] == 1497
+    assert got["energy"] == {"harvested": 1_500_000, "spent": 628_939, "stored": 871_061, "overflowed": 0}
+    assert got["budget_slot"] is None
+    assert got["group_size"] == {"mean": 20, "max": 20}
+    assert got["max_concurrent_groups"] == 2
+    assert got["lag"]["max"] <= 2
+    assert got["ancestry_max"] == 2
+    assert got["chains"] == {"count": 2, "coverage_min": 100, "coverage_mean": 100, "depth_max": 749}
+    assert got["sessions"] == 29_960
+
+
+def test_a_budget_stops_the_plan() -> None:
+    got = figures("pipecycle", "--delta", "1", "--budget", "500000")
+    assert got["budget_slot"] == 11_930
+    assert got["slots"] == 11_931
+    got = figures("pipecycle", "--groups", "10", "--delta", "1", "--slots", "100", "--budget", "1e9")
+    assert got["budget_slot"] is None
+    assert got["slots"] == 100
+
+
+def test_settings_and_harvests() -> None:
+    got = figures("fedavg", "--harvest", "markov:0.3,12", "--slots", "500", "--set", "epoch=40", "--trial", "3")
+    assert got["settings"] == {"epoch": 40}
+    assert got["max_concurrent_groups"] is None
+    got = figures("pipecycle", "--harvest", "always", "--slots", "50", "--set", "capacity=25", "--set", "initial=21")
+    assert got["energy"]["overflowed"] > 0
+    energy = got["energy"]
+    assert energy["harvested"] == energy["spent"] + energy["stored"] + energy["overflowed"]
+
+
+def test_a_readable_summary_without_escape_codes() -> None:
+    done = run("plan", "pipecycle", "--groups", "10", "--slots", "2000")
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert "lane 10" in done.stdout
+    assert "A─────────A─────────A" in done.stdout
+    assert "a chain has met only" in done.stdout.lower()
+    for policy in ("fedavg", "flda", "cycp"):
+        assert "training" in run("plan", policy, "--slots", "300").stdout
+
+
+def test_save_show_and_diff(tmp_path: Path) -> None:
+    for name, trial in (("a", "0"), ("b", "0"), ("c", "1")):
+        done = run("plan", "cycp", "--slots", "400", "--trial", trial, "--out", str(tmp_path / f"{name}.npz"))
+        assert "saved to" in done.stdout
+    shown = run("show", str(tmp_path / "a.npz"), "--json", "--budget", "1000")
+    assert json.loads(shown.stdout)["budget_slot"] > 0
+    assert "aggregations" in run("show", str(tmp_path / "a.npz")).stdout
+    same = run("diff", str(tmp_path / "a.npz"), str(tmp_path / "b.npz"))
+    assert (same.returncode, same.stdout) == (0, "The schedules are identical.\n")
+    other = run("diff", str(tmp_path / "a.npz"), str(tmp_path / "c.npz"), "--json")
+    assert other.returncode == 1
+    assert "meta.trial" in json.loads(other.stdout)["differs"]
+    assert "trial" in run("diff", str(tmp_path / "a.npz"), str(tmp_path / "c.npz")).stdout
+
+
+def test_policies_has_one_line_each() -> None:
+    lines = run("policies").stdout.splitlines()
+    assert len(lines) == 9
+    assert lines[0].startswith("pipecycle ")
+    assert json.loads(run("policies", "--json").stdout)["fedavg"]["settings"] == ["epoch"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("plan pipecycle --delta -0.1", "rate = -0.1"),
+        ("plan pipecycel", "did you mean 'pipecycle'"),
+        ("plan pipecycle --groups 0", "groups = 0: needs at least 1 concurrent group"),
+        ("plan fedavg --groups 2", "fedavg has no groups"),
+        ("plan pipecycle --delta 0.1 --harvest always", "not both"),
+        ("plan pipecycle --harvest csv:none.csv", "none.csv: cannot be read"),
+        ("plan pipecycle --harvest moon", "harvest 'moon'"),
+        ("plan pipecycle --set size=3", "setting 'size' of pipecycle"),
+        ("plan pipecycle --set groups", "--set groups: needs key=value"),
+        ("plan pipecycle --set capacity=19", "capacity = 19: a session needs 20 units"),
+        ("plan pipecycle --set capacity=lots", "capacity = lots: needs a number"),
+        ("plan pipecycle --session 0", "session = 0"),
+        ("plan pipecycle --slots 0", "slots = 0"),
+        ("plan pipecycle --clients many", "--clients"),
+        ("plan pipecycle --budget -3", "budget = -3"),
+        ("plan pipecycle --speed 3", "--speed"),
+        ("plan", "POLICY"),
+        ("show nothing.npz", "nothing.npz: cannot be read"),
+        ("dance", "dance"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_two(arguments: str, reason: str, tmp_path: Path) -> None:
+    done = run(*arguments.split(), *(["--out", "s.npz"] if arguments.startswith("plan") else []), cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert reason.lower() in line.lower()
+    assert list(tmp_path.iterdir()) == []  # nothing written
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    done = run("plan", "fedavg", "--slots", "50", "--out", str(tmp_path / "no" / "s.npz"))
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
+
+
+def test_help_teaches() -> None:
+    assert "who trains when" in run("--help").stdout
+    text = run("plan", "--help").stdout
+    for word in ("--harvest", "bernoulli:RATE", "--set", "Example"):
+        assert word in text

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipecycle import InputError, Schedule, build, plan
+from pipecycle.energy import UNIT
+from pipecycle.policies import REGISTRY
+from pipecycle.schedule import Status, busy_groups
+from pipecycle.summary import summarise
+
+
+@pytest.fixture(scope="module")
+def schedule() -> Schedule:
+    return plan(build("pipecycle", {"groups": 3}), 0.3, clients=30, slots=800, session=6)
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_a_file_brings_back_the_same_schedule(name: str, tmp_path: Path) -> None:
+    made = plan(build(name), 0.4, clients=12, slots=300, session=6, capacity=40.0, samples=np.arange(1, 13))
+    for file in ("a.npz", "b.npz"):
+        made.save(tmp_path / file)
+    loaded = Schedule.load(tmp_path / "a.npz")
+    assert loaded == made
+    assert loaded.digest() == made.digest()
+    assert summarise(loaded) == summarise(made)
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "b.npz"]
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as archive:
+        assert archive["sessions.client"].tolist() == made.sessions.client.tolist()
+
+
+def test_damaged_and_foreign_files_are_refused(schedule: Schedule, tmp_path: Path) -> None:
+    path = tmp_path / "s.npz"
+    schedule.save(path)
+    whole = path.read_bytes()
+    for name, data in {
+        "cut": whole[: len(whole) // 2],
+        "flipped": whole[:3000] + bytes(64) + whole[3064:],
+        "text": b"not a schedule",
+        "empty": b"",
+    }.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(InputError, match="is not a schedule, or is damaged"):
+            Schedule.load(tmp_path / name)
+    np.savez(tmp_path / "other.npz", x=np.ones(3))
+    with pytest.raises(InputError, match="is not a schedule"):
+        Schedule.load(tmp_path / "other.npz")
+    with pytest.raises(InputError, match="cannot be read"):
+        Schedule.load(tmp_path / "none.npz")
+    with pytest.raises(InputError, match="cannot be written"):
+        schedule.save(tmp_path / "no" / "such" / "folder.npz")
+
+
+def test_nothing_can_be_changed(schedule: Schedule) -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        schedule.sessions.client[0] = 1
+    with pytest.raises(AttributeError):
+        schedule.meta = {}  # type: ignore[misc]
+
+
+def test_differences_are_named(schedule: Schedule) -> None:
+    other = plan(build("pipecycle", {"groups": 3}), 0.3, clients=30, slots=800, session=6, trial=1)
+    assert schedule != other
+    found = schedule.differences(other)
+    assert "meta.trial" in found
+    assert "sessions.client" in found
+    assert schedule.differences(schedule) == []
+
+
+def test_energy_adds_up_in_every_direction(schedule: Schedule) -> None:
+    energy = schedule.energy
+    assert (energy.harvested == energy.spent + energy.stored + energy.overflowed).all()
+    assert energy.stored[-1] == energy.level.sum()
+    assert schedule.spent_by_client().sum() * UNIT == energy.spent[-1]
+    assert schedule.harvested_by_client().sum() * UNIT == energy.harvested[-1]
+    assert schedule.spent_per_slot().sum() * UNIT == energy.spent[-1]
+    assert schedule.sessions.spent.sum() == energy.spent[-1]
+
+
+def test_budget_slot_is_the_first_at_or_above(schedule: Schedule) -> None:
+    spent = schedule.energy.spent / UNIT
+    slot = schedule.budget_slot(500.0)
+    assert slot is not None
+    assert spent[slot] >= 500 > spent[slot - 1]
+    assert schedule.budget_slot(spent[slot]) == slot
+    assert schedule.budget_slot(1e9) is None
+
+
+def test_planning_stops_at_the_budget(schedule: Schedule) -> None:
+    short = plan(build("pipecycle", {"groups": 3}), 0.3, clients=30, slots=800, session=6, budget=500.0)
+    slot = schedule.budget_slot(500.0)
+    assert slot is not None
+    assert short.slots == slot + 1
+    assert short.budget_slot(500.0) == slot
+    assert (short.energy.spent == schedule.energy.spent[: slot + 1]).all()
+
+
+def test_participation_and_fairness(schedule: Schedule) -> None:
+    counts = schedule.participation()
+    assert counts.sum() == len(schedule.sessions)
+    assert schedule.fairness() == pytest.approx(counts.sum() ** 2 / (30 * (counts**2).sum()))
+    nothing = plan(build("fedavg"), 0.0, clients=3, slots=50)
+    assert nothing.fairness() is None
+    figures = summarise(nothing)
+    assert figures["group_size"] == {"mean": None, "max": None}
+    assert figures["lag"] == {"mean": None, "max": None}
+    assert figures["ancestry_max"] is None
+
+
+def test_sessions_in_flight_and_unused() -> None:
+    made = plan(build("cycp", {"groups": 2}), 1.0, clients=4, slots=44)
+    # Everybody trains in slots 19..38; two are picked in slot 44 (s = 14 mod 15), so they still wait.
+    assert made.sessions.start.tolist() == [19] * 4
+    assert made.sessions.end.tolist() == [38] * 4
+    assert made.sessions.status.tolist() == [Status.UNUSED] * 4
+    made = plan(build("cycp", {"groups": 2}), 1.0, clients=4, slots=30)
+    assert made.sessions.status.tolist() == [Status.IN_FLIGHT] * 4
+    assert made.sessions.end.tolist() == [-1] * 4
+    assert (made.sessions.spent / UNIT).tolist() == [11.0] * 4
+
+
+def test_busy_groups_by_hand() -> None:
+    group, start, end = np.array([1, 1, 2, 1]), np.array([0, 2, 1, 7]), np.array([3, 4, 2, 8])
+    assert busy_groups(group, start, end, 10).tolist() == [1, 2, 2, 1, 1, 0, 0, 1, 1, 0]
+    assert busy_groups(group[:0], start[:0], end[:0], 3).tolist() == [0, 0, 0]
+
+
+def test_repr_says_what_it_is(schedule: Schedule) -> None:
+    assert repr(schedule).startswith("Schedule(pipecycle, 30 clients, 800 slots, trial 0:")
