@@ -100,6 +100,63 @@ def plan(
 
 
 @app.command()
+def run(
+    policy: Annotated[str | None, typer.Argument(help="A scheduler, or your own as module:Class.")] = None,
+    data: Annotated[str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file.")] = None,
+    model: Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration of the labels. [default: IID]")] = None,
+    groups: Annotated[int | None, typer.Option(help="Concurrent groups G, for policies that have groups.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Charging probability per slot. [default: 0.5]")] = None,
+    clients: Annotated[int | None, typer.Option(help="How many clients. [default: 100]")] = None,
+    session: Annotated[int | None, typer.Option(help="Slots of one session (B). [default: 20]")] = None,
+    slots: Annotated[int | None, typer.Option(help="Horizon in slots. [default: 15000]")] = None,
+    budget: Annotated[float | None, typer.Option(help="Stop once the fleet has spent this many units.")] = None,
+    trial: Annotated[int | None, typer.Option(help="Picks weather, split, batches and every random choice.")] = None,
+    harvest: Annotated[str | None, typer.Option(metavar="SPEC", help=f"Instead of --delta: {FORMS}.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with any of the above; options win over it.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the policy, or any field: train.lr=0.1."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder. [default: runs/NAME]")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
+    save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 60.0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin again instead of resuming.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Plan a scheduler and train it on real data: accuracy against slots and energy, in a folder.
+
+    A finished run is shown, an unfinished one goes on to the very same result, whatever stopped it. Example:
+    pipecycle run pipecycle+ --groups 5 --data digits --slots 3000 --clients 40"""
+    if delta is not None and harvest is not None:
+        raise InputError("--delta and --harvest: give one of them, not both")
+    from pipecycle.config import Config, read_config
+    from pipecycle.running import conduct
+
+    base = Config() if config is None else read_config(config)
+    if policy is not None and policy != base.policy:
+        base = Config(policy, {}, base.world, base.data, base.train, base.look)
+    if groups is not None and "groups" not in parameters(policy_class(base.policy)):
+        raise InputError(f"--groups {groups}: {base.policy} has no groups")
+    given = {
+        "policy.groups": groups,
+        "world.harvest": harvest if delta is None else f"bernoulli:{delta!r}",
+        "world.clients": clients,
+        "world.session": session,
+        "world.slots": slots,
+        "world.budget": budget,
+        "world.trial": trial,
+        "data.name": data,
+        "data.alpha": alpha,
+        "train.model": model,
+    }
+    options = {key: value for key, value in given.items() if value is not None}
+    for key, value in _settings(set_ or []).items():
+        options[f"world.{key}" if key in ("capacity", "initial") else key] = value
+    conduct(base.changed(options), out, device, save_every, fresh, as_json)
+
+
+@app.command()
 def show(
     file: Annotated[Path, typer.Argument(help="A schedule saved by `pipecycle plan --out`.")],
     budget: Annotated[float | None, typer.Option(help="Say when this many units had been spent.")] = None,

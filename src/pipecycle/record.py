@@ -100,7 +100,10 @@ def _sessions(fleet: Fleet, used: Array) -> Sessions:
 
 def _spread(values: Sequence[int | Ints], count: list[int], dtype: type[np.generic]) -> Array:
     """One figure per row out of figures per batch, each of which is one for all its rows or an array."""
-    out = np.empty(sum(count), dtype)
+    total = sum(count)
+    if total < 64 * len(count) and all(isinstance(value, int) for value in values):
+        return np.repeat(np.asarray(values, dtype), count)
+    out = np.empty(total, dtype)
     first = 0
     for value, rows in zip(values, count, strict=True):
         out[first : first + rows] = value

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import zipfile
 from enum import IntEnum
 from functools import cached_property
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from pipecycle.ancestry import Ancestry
 from pipecycle.energy import UNIT, units
 from pipecycle.errors import InputError
+from pipecycle.files import reason, write
 from pipecycle.lineage import Floats
 from pipecycle.streams import Ints
 
@@ -276,21 +276,15 @@ class Schedule:
 
     def save(self, path: str | Path) -> None:
         """Write an .npz (any numpy opens it), without pickle, whole or not at all; equal schedules, equal bytes."""
-        path = Path(path)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         text = np.frombuffer(json.dumps({"format": FORMAT, **self.meta}, sort_keys=True).encode(), np.uint8)
-        try:
-            with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-                for name, column in {"meta": text, **self.arrays()}.items():
-                    entry = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
-                    entry.compress_type = zipfile.ZIP_DEFLATED
-                    with archive.open(entry, "w", force_zip64=True) as file:
-                        np.lib.format.write_array(file, np.asarray(column, order="C"), allow_pickle=False)
-            partial.replace(path)
-        except OSError as error:
-            raise InputError(f"{path}: cannot be written ({(error.strerror or str(error)).lower()})") from None
-        finally:
-            partial.unlink(missing_ok=True)
+        data = io.BytesIO()
+        with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            for name, column in {"meta": text, **self.arrays()}.items():
+                entry = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                with archive.open(entry, "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, np.asarray(column, order="C"), allow_pickle=False)
+        write(Path(path), data.getvalue())
 
     @staticmethod
     def load(path: str | Path) -> Schedule:
@@ -298,7 +292,7 @@ class Schedule:
         try:
             data = Path(path).read_bytes()
         except OSError as error:
-            raise InputError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+            raise InputError(f"{path}: cannot be read ({reason(error)})") from None
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as archive:
                 columns = {name: archive[name] for name in archive.files}

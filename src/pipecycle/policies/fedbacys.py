@@ -67,8 +67,7 @@ class FedBacys:
             self.assigned[report + group * self.turn] = np.sort(order[group * cap : last])
 
     def launch(self, report: int, members: Ints) -> None:
-        free = self.fleet.free(self.need)
-        ready = members[np.isin(members, free, assume_unique=True)]
+        ready = members[self.fleet.eligible(self.need)[members]]
         if self.odd:
             self.chances[ready] += 1
             ready = ready[self.chances[ready] % 2 == 1]

@@ -1,0 +1,192 @@
+"""Everything that decides the outcome of a run, in sections; its text is the run's identity."""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+from attrs import field, frozen
+
+from pipecycle.checks import at_least, one_of
+from pipecycle.errors import InputError
+from pipecycle.files import reason
+from pipecycle.registry import build, convert, nearest, parameters, policy_class
+
+FORMAT = 1
+
+
+def _note(text: str) -> dict[str, str]:
+    return {"note": text}
+
+
+@frozen
+class World:
+    """Clients, batteries and weather."""
+
+    clients: int = field(default=100, validator=at_least(1), metadata=_note("how many clients"))
+    session: int = field(default=20, validator=at_least(1), metadata=_note("slots and units of one session (B)"))
+    slots: int = field(default=15_000, validator=at_least(1), metadata=_note("horizon in slots"))
+    harvest: str = field(default="bernoulli:0.5", metadata=_note("where energy comes from"))
+    trial: int = field(default=0, validator=at_least(0), metadata=_note("picks weather, split and every random choice"))
+    capacity: float = field(default=1e6, metadata=_note("units that a battery holds"))
+    initial: float = field(default=0.0, metadata=_note("units in every battery before slot 0"))
+    budget: float | None = field(default=None, metadata=_note("units after which the run ends"))
+
+
+@frozen
+class Data:
+    """What is learnt and who holds what."""
+
+    name: str = field(default="digits", metadata=_note("digits, fashion-mnist, cifar10 or an .npz file"))
+    alpha: float | None = field(default=None, metadata=_note("Dirichlet concentration of the labels; none is IID"))
+    samples: int | None = field(
+        default=None, validator=at_least(1), metadata=_note("samples per client; min(300, all / clients) if not given")
+    )
+    split: str | None = field(default=None, metadata=_note("a saved split, instead of alpha and samples"))
+
+
+@frozen
+class Train:
+    """The model and what a client does in a step."""
+
+    model: str = field(default="mlp", metadata=_note("mlp, lenet, cnn64, wide or module:factory"))
+    lr: float = field(default=0.05, metadata=_note("learning rate"))
+    momentum: float = field(default=0.0, metadata=_note("within a session"))
+    weight_decay: float = field(default=0.0, metadata=_note("pull towards zero"))
+    proximal: float = field(default=0.0, metadata=_note("pull towards the reference (FedProx)"))
+    lr_decay: float = field(default=1.0, metadata=_note("factor on the learning rate per 1,000 slots"))
+    batch: int = field(default=15, validator=at_least(1), metadata=_note("samples per step"))
+    replacement: bool = field(default=False, metadata=_note("draw batches independently instead of in passes"))
+    distillation: float = field(default=0.1, metadata=_note("FLDA: weight of the teacher's term"))
+    precision: str = field(
+        default="fp32",
+        validator=one_of("fp32", "tf32", "bf16"),
+        metadata=_note("of products on a GPU; weights are fp32"),
+    )
+
+
+@frozen
+class Look:
+    """When models are evaluated."""
+
+    every: int = field(default=150, validator=at_least(1), metadata=_note("slots between two evaluations"))
+    clients_every: int | None = field(
+        default=None, validator=at_least(1), metadata=_note("slots between two means over all clients' own models")
+    )
+    early_stop: str = field(
+        default="off",
+        validator=one_of("off", "literal", "late"),
+        metadata=_note("the paper's rule, as printed or armed late"),
+    )
+
+
+@frozen
+class Config:
+    """A run: a policy with its settings, and the sections."""
+
+    policy: str = "pipecycle"
+    settings: Mapping[str, Any] = field(factory=dict)
+    world: World = field(factory=World)
+    data: Data = field(factory=Data)
+    train: Train = field(factory=Train)
+    look: Look = field(factory=Look)
+
+    def __attrs_post_init__(self) -> None:
+        build(self.policy, self.settings)  # refuses unknown policies and settings by name
+
+    def text(self) -> str:
+        """The whole configuration as TOML."""
+        lines = [f"format = {FORMAT}", "", "[policy]", f"name = {_toml(self.policy)}"]
+        lines += [f"{key} = {_toml(value)}" for key, value in sorted(self.settings.items()) if value is not None]
+        for section in SECTIONS:
+            lines += ["", f"[{section}]"]
+            values = attrs.asdict(getattr(self, section))
+            lines += [f"{key} = {_toml(value)}" for key, value in values.items() if value is not None]
+        return "\n".join(lines) + "\n"
+
+    def identity(self) -> str:
+        """What makes two runs the same run."""
+        return hashlib.sha256(self.text().encode()).hexdigest()
+
+    def changed(self, options: Mapping[str, Any]) -> Config:
+        """With some fields replaced: `world.slots`, `train.lr`, or a setting of the policy by its bare name."""
+        config = self
+        for key, value in options.items():
+            config = config._with(key, value)
+        return config
+
+    def _with(self, key: str, value: Any) -> Config:
+        section, dot, name = key.partition(".")
+        if not dot:
+            return attrs.evolve(self, settings={**self.settings, **self._setting(key, value)})
+        if section == "policy":
+            return attrs.evolve(self, settings={**self.settings, **self._setting(name, value)})
+        if section not in SECTIONS:
+            raise InputError(f"{key}: {nearest(section, dict.fromkeys(['policy', *SECTIONS]))}")
+        kind = SECTIONS[section]
+        hints = typing.get_type_hints(kind)
+        if name not in hints:
+            raise InputError(f"{key}: {nearest(name, hints)}")
+        changed = attrs.evolve(getattr(self, section), **{name: _checked(key, value, hints[name])})
+        return attrs.evolve(self, **{section: changed})
+
+    def _setting(self, key: str, value: Any) -> dict[str, Any]:
+        allowed = parameters(policy_class(self.policy))
+        if key not in allowed:
+            raise InputError(f"setting {key!r} of {self.policy}: {nearest(key, allowed)}")
+        return {key: _checked(key, value, allowed[key])}
+
+
+SECTIONS: dict[str, Any] = {"world": World, "data": Data, "train": Train, "look": Look}
+
+
+def read_config(path: Path) -> Config:
+    """A configuration file; unknown keys and wrong types are refused by name."""
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({reason(error)})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: is not TOML ({error})") from None
+    made_for = values.pop("format", FORMAT)
+    if made_for != FORMAT:
+        raise InputError(f"{path}: is a configuration of format {made_for}, this version reads format {FORMAT}")
+    settings = dict(values.pop("policy", {}))
+    config = Config(policy=str(settings.pop("name", "pipecycle")))
+    options = {f"policy.{key}": value for key, value in settings.items()}
+    for section, fields in values.items():
+        if not isinstance(fields, dict):
+            raise InputError(f"{path}: {section}: {nearest(section, dict.fromkeys(['policy', *SECTIONS]))}")
+        options |= {f"{section}.{key}": value for key, value in fields.items()}
+    return config.changed(options)
+
+
+def _checked(key: str, value: Any, kind: Any) -> Any:
+    """A value of the declared type, from text or from TOML."""
+    if isinstance(value, str):
+        return convert(key, value, kind)
+    allowed = typing.get_args(kind) or (kind,)
+    if value is None and type(None) in allowed:
+        return value
+    if isinstance(value, bool):
+        if bool in allowed:
+            return value
+    elif isinstance(value, int) and int in allowed:
+        return value
+    elif isinstance(value, int | float) and float in allowed:
+        return float(value)
+    raise InputError(f"{key} = {value}: needs {' or '.join(getattr(one, '__name__', str(one)) for one in allowed)}")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return f'"{escaped}"'
+    return repr(value)

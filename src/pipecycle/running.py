@@ -1,0 +1,100 @@
+"""`pipecycle run` as a person sees it: a live display, then what came out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from pipecycle.config import Config
+from pipecycle.errors import InputError
+from pipecycle.runs import Interrupted, RunFolder, clear
+from pipecycle.summary import number
+
+if TYPE_CHECKING:
+    from pipecycle.train.engine import Engine
+
+
+def conduct(config: Config, out: Path | None, device: str, save_every: float, fresh: bool, as_json: bool) -> None:
+    """Run a configuration in its folder and print the result."""
+    path = out or Path("runs") / name(config)
+    if fresh:
+        _clear(path)
+    folder = RunFolder(path, config)
+    console = Console(stderr=as_json)
+    if folder.finished:
+        if not as_json:
+            console.print(f"{path} is finished already (--fresh begins again).", highlight=False)
+    else:
+        _train(folder, device, save_every, console)
+    figures = folder.result()
+    if as_json:
+        print(json.dumps({**figures, "folder": str(path)}))
+        return
+    final, budget = figures["final"], figures["at_budget"]
+    console.print(
+        f"[bold]{figures['policy']}[/] ended ({figures['ended']}) at {final['accuracy']:.1f} % after "
+        f"{number(final['slot'])} slots and {number(final['energy'])} units; best {final['best']:.1f} %.",
+        highlight=False,
+    )
+    if config.world.budget is not None:
+        console.print(f"Within {number(config.world.budget)} units: {budget['accuracy']:.1f} %.", highlight=False)
+    console.print(f"In {path}: config.toml, schedule.npz, metrics.csv, model.safetensors.", highlight=False)
+
+
+def name(config: Config) -> str:
+    """A folder name that says what the run is, and differs wherever the configuration does."""
+    words = [config.policy, *(f"{key}-{value}" for key, value in sorted(config.settings.items()))]
+    words += [config.data.name, config.world.harvest, f"trial-{config.world.trial}", config.identity()[:8]]
+    return re.sub(r"[^A-Za-z0-9.+-]+", "-", "_".join(Path(word).name for word in words))
+
+
+def _clear(path: Path) -> None:
+    known = path / "config.toml"
+    if path.exists() and any(path.iterdir()) and not known.exists():
+        raise InputError(f"{path}: is not the folder of a run, so nothing in it is removed")
+    clear(path)
+
+
+def _train(folder: RunFolder, device: str, save_every: float, console: Console) -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    import torch
+
+    torch.set_num_threads(1)  # convolution gradients differ in bits between one thread and two
+    try:
+        if console.is_terminal:
+            with Live(console=console, refresh_per_second=4, transient=True) as live:
+                folder.train(device=device, save_every=save_every, show=lambda engine: live.update(_display(engine)))
+        else:
+            folder.train(device=device, save_every=save_every)
+    except Interrupted:
+        console.print(f"Stopped; the same command goes on from {folder.path}.", highlight=False)
+        raise typer.Exit(130) from None
+
+
+def _display(engine: Engine) -> Table:
+    (job,) = engine.jobs
+    elapsed = time.monotonic() - engine.started
+    done, total = job.steps_done, job.steps_total
+    rate = (done - engine.steps_before) / elapsed if elapsed else 0.0
+    rows: dict[str, Any] = {"steps": f"{done:,} of {total:,} ({100 * job.progress:.0f} %)"}
+    if job.history.rows:
+        last = job.history.final
+        rows["slots"] = f"{last.slot:,} of {job.schedule.slots:,}"
+        rows["energy"] = f"{last.energy:,.0f} units"
+        rows["accuracy"] = f"{last.accuracy:.1f} %, best {last.best:.1f} %"
+    rows["speed"] = f"{rate:,.0f} steps per second on {engine.device}"
+    if rate:
+        rows["time left"] = f"{(total - done) / rate:,.0f} s"
+    table = Table(show_header=False, box=None)
+    for key, value in rows.items():
+        table.add_row(f"[bold]{key}[/]", value)
+    return table

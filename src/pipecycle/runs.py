@@ -1,0 +1,210 @@
+"""A run in a folder: configuration, schedule, metrics, model, and a checkpoint while it is not finished."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from pipecycle.config import Config
+from pipecycle.data import load, load_split
+from pipecycle.errors import InputError
+from pipecycle.files import reason, write
+from pipecycle.plan import plan
+from pipecycle.registry import build, parameters, policy_class
+from pipecycle.schedule import Schedule
+from pipecycle.specs import parse_harvest
+
+if TYPE_CHECKING:
+    from pipecycle.train.engine import Engine
+    from pipecycle.train.history import History
+    from pipecycle.train.job import Callback, Job
+    from pipecycle.train.problem import Problem
+
+Show = Callable[["Engine"], None]
+CHECKPOINT = Path("checkpoint") / "state.safetensors"
+
+
+class Interrupted(Exception):
+    """The run was asked to stop; its state is on disk."""
+
+
+def prepare(config: Config) -> tuple[Schedule, Problem]:
+    """The schedule and the problem of a configuration; nothing is written."""
+    from pipecycle.train.problem import Recipe, problem
+    from pipecycle.train.sessions import LocalSGD
+
+    world, data, train = config.world, config.data, config.train
+    sgd = LocalSGD(lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay, proximal=train.proximal)
+    recipe = Recipe(sgd, train.batch, train.replacement, train.lr_decay, train.distillation)
+    task = load(data.name)
+    split = None if data.split is None else load_split(Path(data.split), task, trial=world.trial)
+    clients = world.clients if split is None else len(split)
+    learnt = problem(
+        task,
+        train.model,
+        clients=clients,
+        alpha=data.alpha,
+        samples=data.samples,
+        trial=world.trial,
+        split=split,
+        recipe=recipe,
+    )
+    settings = dict(config.settings)
+    if "upload_ratio" in parameters(policy_class(config.policy)) and "upload_ratio" not in settings:
+        # A logit table has a row and a column per class; the model is this run's.
+        settings["upload_ratio"] = min(1.0, task.classes**2 / learnt.size)
+    sizes = learnt.split.sizes
+    schedule = plan(
+        build(config.policy, settings),
+        parse_harvest(world.harvest),
+        clients,
+        world.slots,
+        session=world.session,
+        budget=world.budget,
+        trial=world.trial,
+        capacity=world.capacity,
+        initial=world.initial,
+        samples=None if (sizes == sizes[0]).all() else sizes,
+    )
+    return schedule, learnt
+
+
+def clear(path: Path) -> None:
+    """Remove what a run has left in a folder, and nothing else."""
+    for name in ("config.toml", "schedule.npz", "metrics.csv", "model.safetensors", "result.json", CHECKPOINT):
+        (path / name).unlink(missing_ok=True)
+
+
+class RunFolder:
+    """A run on disk; `train` begins it, goes on with it, or finds that it is finished."""
+
+    def __init__(self, path: Path, config: Config) -> None:
+        self.path, self.config = path, config
+        self.checkpoint = path / CHECKPOINT
+        known = path / "config.toml"
+        if known.exists() and known.read_text() != config.text():
+            raise InputError(f"{path}: holds a run with another configuration; choose another folder, or --fresh")
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "result.json").exists()
+
+    def result(self) -> dict[str, Any]:
+        """The closing figures of a finished run."""
+        values: dict[str, Any] = json.loads((self.path / "result.json").read_text())
+        return values
+
+    def train(
+        self,
+        *,
+        device: str = "auto",
+        save_every: float = 60.0,
+        show: Show | None = None,
+        callbacks: tuple[Callback, ...] = (),
+    ) -> History:
+        """Run to the end, saving every so many seconds and when asked to stop (Ctrl-C, SIGTERM)."""
+        from pipecycle.train.checkpoint import load_job, save_job
+        from pipecycle.train.engine import pick_device, train_many
+        from pipecycle.train.job import Job, Watch
+
+        place = pick_device(device)
+        schedule, learnt = prepare(self.config)
+        try:
+            self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be written ({reason(error)})") from None
+        write(self.path / "config.toml", self.config.text())
+        schedule.save(self.path / "schedule.npz")
+        look = self.config.look
+        watch = Watch(look.every, look.clients_every, self.config.world.budget, look.early_stop)  # type: ignore[arg-type]
+        job = Job(schedule, learnt, watch, callbacks=callbacks)
+        identity = f"{self.config.identity()}/{schedule.digest()}"
+        if self.checkpoint.exists():
+            load_job(job, self.checkpoint, identity, learnt.initial.to(place)[:0])
+        last = time.monotonic()
+
+        def keep(engine: Engine) -> None:
+            nonlocal last
+            if show is not None:
+                show(engine)
+            if stop.asked or time.monotonic() - last >= save_every:
+                engine.settle()
+                save_job(job, self.checkpoint, identity)
+                write(self.path / "metrics.csv", job.history.csv())
+                last = time.monotonic()
+            if stop.asked and not job.over:
+                raise Interrupted
+
+        with _Stop.watched() as stop:
+            train_many([job], device=place, precision=self.config.train.precision, tick=keep)  # type: ignore[arg-type]
+        self._finish(job)
+        return job.history
+
+    def _finish(self, job: Job) -> None:
+        from safetensors.torch import save
+
+        from pipecycle.models import split
+
+        assert job.model is not None
+        module, vector = job.problem.module, job.model.cpu()
+        names = [name for name, _ in module.named_parameters()]
+        weights = {name: part.contiguous().clone() for name, part in zip(names, split(module, vector), strict=True)}
+        write(self.path / "model.safetensors", save(weights))
+        write(self.path / "metrics.csv", job.history.csv())
+        write(self.path / "result.json", json.dumps(result(job), indent=1) + "\n")
+        self.checkpoint.unlink(missing_ok=True)
+
+
+def result(job: Job) -> dict[str, Any]:
+    """The closing figures of a job."""
+    final, budget = job.history.final, job.history.at_budget
+    figures = {
+        "policy": job.schedule.policy,
+        "trial": job.schedule.trial,
+        "ended": job.history.ended,
+        "parameters": job.problem.size,
+        "steps": job.steps_done,
+        "aggregations": job.schedule.ancestry.events,
+    }
+    for name, row in (("final", final), ("at_budget", budget)):
+        values = attrs.asdict(row)
+        values.pop("by_class")
+        figures[name] = values
+    return figures
+
+
+class _Stop:
+    """Whether somebody asked to stop.  The second Ctrl-C does not wait for a good moment."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    @staticmethod
+    @contextmanager
+    def watched() -> Iterator[_Stop]:
+        stop = _Stop()
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            if stop.asked:
+                raise KeyboardInterrupt
+            stop.asked = True
+
+        before = {}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                before[number] = signal.signal(number, ask)
+            except ValueError:  # not in the main thread: whoever runs it there stops it otherwise
+                break
+        try:
+            yield stop
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

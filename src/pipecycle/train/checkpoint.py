@@ -1,0 +1,141 @@
+"""A job's state in one file, whole or not at all, so that a killed run goes on to the very same bits."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from pipecycle.errors import InputError
+from pipecycle.files import write
+from pipecycle.train.history import Row, Score
+from pipecycle.train.job import Job
+from pipecycle.train.teachers import Table
+
+FORMAT = 1
+
+
+def save_job(job: Job, path: Path, identity: str) -> None:
+    """Write everything that the rest of the run depends on; `identity` says whose state it is."""
+    graph = job.graph
+    tensors: dict[str, Tensor] = {}
+    keys: dict[str, list[int]] = {}
+    for name, pool in (("versions", job.versions), ("updates", job.updates)):
+        keys[name] = pool.keys()
+        if keys[name]:
+            tensors[name] = pool.gather(keys[name])
+    keys["snapshots"] = sorted(job.snapshots)
+    for version in keys["snapshots"]:
+        tensors[f"snapshot.{version}"] = job.snapshots[version]
+    keys["tables"] = sorted(job.tables)
+    for table in keys["tables"]:
+        for field in attrs.fields(Table):
+            tensors[f"table.{table}.{field.name}"] = getattr(job.tables[table], field.name)
+    keys["logits"] = sorted(job.logits)
+    for session in keys["logits"]:
+        tensors[f"logits.{session}.sums"], tensors[f"logits.{session}.counts"] = job.logits[session]
+    if job.model is not None:
+        tensors["model"] = job.model
+    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    flags = {
+        "versions": graph.version_done,
+        "sessions": graph.session_done,
+        "tables": graph.table_done,
+        "unseen": graph.unseen,
+    }
+    state = {
+        "format": FORMAT,
+        "identity": identity,
+        "device": job.versions.device.type,
+        "keys": keys,
+        "flags": {name: _pack(value) for name, value in flags.items()},
+        "rows": [attrs.asdict(row) for row in job.history.rows],
+        "ended": job.history.ended,
+        "scores": {str(version): attrs.asdict(score) for version, score in sorted(job.scores.items())},
+        "client_scores": {str(session): value for session, value in sorted(job.client_scores.items())},
+        "steps_done": job.steps_done,
+        "digest": _digest(tensors),
+    }
+    text = json.dumps(state, sort_keys=True)
+    seal = hashlib.sha256(text.encode()).hexdigest()
+    write(path, save(tensors, {"state": text, "seal": seal}))
+
+
+def load_job(job: Job, path: Path, identity: str, like: Tensor) -> None:
+    """Bring a new job to the saved state; a damaged or foreign file is refused and leaves the job as it was."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        text = metadata["state"]
+        state: dict[str, Any] = json.loads(text)
+        whole = hashlib.sha256(text.encode()).hexdigest() == metadata["seal"] and _digest(tensors) == state["digest"]
+    except (SafetensorError, KeyError, ValueError, OSError, TypeError):
+        whole = False
+    if not whole:
+        raise InputError(f"{path}: the checkpoint is damaged; remove it, or start again with --fresh")
+    if state["format"] != FORMAT:
+        raise InputError(f"{path}: is a checkpoint of format {state['format']}, this version reads format {FORMAT}")
+    if state["identity"] != identity:
+        raise InputError(f"{path}: is the checkpoint of another run; choose another folder, or --fresh")
+    if state["device"] != like.device.type:
+        raise InputError(f"{path}: was made on {state['device']}, whose bits differ; go on there, or --fresh")
+    keys = state["keys"]
+    graph = job.graph
+    graph.resume(
+        *(
+            _unpack(state["flags"][name], size)
+            for name, size in (
+                ("versions", len(graph.version_done)),
+                ("sessions", len(graph.session_done)),
+                ("tables", len(graph.table_done)),
+                ("unseen", len(graph.unseen)),
+            )
+        )
+    )
+    job.begin(like)
+    job.versions.drop([0])
+    for name, pool in (("versions", job.versions), ("updates", job.updates)):
+        if keys[name]:
+            pool.put(keys[name], tensors[name].to(like.device))
+    job.snapshots = {version: tensors[f"snapshot.{version}"].to(like.device) for version in keys["snapshots"]}
+    for table in keys["tables"]:
+        parts = {field.name: tensors[f"table.{table}.{field.name}"].to(like.device) for field in attrs.fields(Table)}
+        job.tables[table] = Table(**parts)
+    for session in keys["logits"]:
+        sums, counts = (tensors[f"logits.{session}.{name}"].to(like.device) for name in ("sums", "counts"))
+        job.logits[session] = (sums, counts)
+    job.scores = {int(version): _score(score) for version, score in state["scores"].items()}
+    job.client_scores = {int(session): value for session, value in state["client_scores"].items()}
+    job.steps_done = state["steps_done"]
+    job.model = tensors["model"].to(like.device) if "model" in tensors else None
+    job.recall([Row(**{**row, "by_class": tuple(row["by_class"])}) for row in state["rows"]], state["ended"])
+
+
+def _score(values: dict[str, Any]) -> Score:
+    return Score(**{**values, "by_class": tuple(values["by_class"])})
+
+
+def _pack(flags: np.ndarray[Any, np.dtype[np.bool_]]) -> str:
+    return base64.b64encode(np.packbits(flags).tobytes()).decode()
+
+
+def _unpack(text: str, size: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    return np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8), count=size).astype(bool)
+
+
+def _digest(tensors: dict[str, Tensor]) -> str:
+    whole = hashlib.sha256()
+    for name, value in sorted(tensors.items()):
+        whole.update(f"{name}:{value.dtype}:{tuple(value.shape)}".encode())
+        whole.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return whole.hexdigest()

@@ -1,0 +1,269 @@
+"""The trainer: executes the schedules of one or many jobs, stacking whatever is ready."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from pipecycle.errors import InputError
+from pipecycle.schedule import Schedule
+from pipecycle.train.evaluate import Examiner, Pending
+from pipecycle.train.history import History
+from pipecycle.train.job import Job, Watch
+from pipecycle.train.problem import Problem, on_device
+from pipecycle.train.sessions import Executor, Loop, Precision, Stacked, Teachers, stacked_path
+
+Tick = Callable[["Engine"], None]
+Trainer = Literal["auto", "loop", "stacked"]
+Look = tuple[Job, list[int], bool, Pending]
+"""A job, the versions (or sessions, if true) of its that are being evaluated, and their scores to come."""
+
+
+@frozen
+class Engine:
+    """What a watcher can see while training goes on."""
+
+    jobs: Sequence[Job]
+    started: float
+    device: torch.device
+    bands: list[Band]
+    steps_before: int
+    """Steps that were done before, by a run that is resumed."""
+
+    def settle(self) -> None:
+        """Wait for all evaluations, so that the jobs hold a state that can be saved."""
+        for band in self.bands:
+            band.drain()
+
+    @property
+    def steps_done(self) -> int:
+        return sum(job.steps_done for job in self.jobs)
+
+    @property
+    def steps_total(self) -> int:
+        return sum(job.steps_total for job in self.jobs)
+
+
+def train(schedule: Schedule, problem: Problem, watch: Watch | None = None, **options: object) -> History:
+    """Execute one schedule; the options are those of `train_many`."""
+    return train_many([Job(schedule, problem, watch)], **options)[0]  # type: ignore[arg-type]
+
+
+def train_many(
+    jobs: Sequence[Job],
+    *,
+    device: str | torch.device = "auto",
+    precision: Precision = "fp32",
+    trainer: Trainer = "auto",
+    dtype: torch.dtype = torch.float32,
+    width: int | None = None,
+    tick: Tick | None = None,
+) -> list[History]:
+    """Execute many schedules at once: the ready sessions of all jobs that share a model and data are stacked.
+
+    `width` is how many sessions are in a stack at most; `tick` is called after each (to show progress, to save, to
+    stop by an exception: the jobs then hold a state that can be saved and resumed)."""
+    place = pick_device(device)
+    bands = [Band(group, place, precision, trainer, dtype, width) for group in _alike(jobs)]
+    engine = Engine(jobs, time.monotonic(), place, bands, sum(job.steps_done for job in jobs))
+    for band in bands:
+        band.begin()
+    try:
+        while any(not job.over for job in jobs):
+            for band in bands:
+                band.step()
+            if tick is not None:
+                tick(engine)
+    finally:
+        for band in bands:
+            band.drain()
+    return [job.history for job in jobs]
+
+
+def pick_device(name: str | torch.device = "auto") -> torch.device:
+    """`auto` takes a GPU if there is one."""
+    if isinstance(name, torch.device):
+        return name
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"device = {name}: needs auto, cpu, cuda or cuda:NUMBER") from None
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"device = {name}: needs auto, cpu, cuda or cuda:NUMBER")
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise InputError(f"device = {name}: this machine has {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+def _alike(jobs: Iterable[Job]) -> list[list[Job]]:
+    """Jobs in the order given, grouped by what has to be the same in a stack."""
+    groups: dict[object, list[Job]] = {}
+    for job in jobs:
+        problem = job.problem
+        sizes = tuple((name, tuple(value.shape)) for name, value in problem.module.named_parameters())
+        key = (id(problem.task), repr(problem.module), sizes, problem.recipe)
+        groups.setdefault(key, []).append(job)
+    return list(groups.values())
+
+
+class Band:
+    """Jobs that can be stacked together, and the executor that trains them."""
+
+    def __init__(
+        self,
+        jobs: list[Job],
+        device: torch.device,
+        precision: Precision,
+        trainer: Trainer,
+        dtype: torch.dtype,
+        width: int | None,
+    ) -> None:
+        self.jobs = jobs
+        problem = jobs[0].problem
+        module = problem.module.to(device=device, dtype=dtype)
+        images, labels, _, _ = on_device(problem.task, problem.split, device, dtype)
+        self.like = images.new_empty(0)
+        classes, sgd = problem.task.classes, problem.recipe.sgd
+        self.executor: Executor
+        stack = trainer == "stacked" or (trainer == "auto" and _stacks(module, images, precision))
+        if stack:
+            self.executor = Stacked(module, images, labels, classes, sgd, precision=precision)
+        else:
+            self.executor = Loop(module, images, labels, classes, sgd)
+        self.width = width or (_stack_width(problem.size, device) if stack else 64)
+        self.pending: list[Look] = []
+        self.examiners: dict[int, Examiner] = {}
+        for job in jobs:
+            _, _, test, answers = on_device(job.problem.task, job.problem.split, device, dtype)
+            self.examiners[id(job)] = Examiner(module, test, answers, classes)
+
+    def begin(self) -> None:
+        for job in self.jobs:
+            if not hasattr(job, "versions"):
+                job.begin(self.like)
+            job.catch_up()
+            self._look(job)
+        self.drain()
+
+    def step(self) -> None:
+        """Train one stack of ready sessions, make what they allow, look at what is wanted."""
+        picked = self._pick()
+        if not picked:
+            self.drain()
+            return
+        for steps in sorted({job.steps_of(session) for job, session in picked}):
+            self._train([(job, session) for job, session in picked if job.steps_of(session) == steps], steps)
+        earlier, self.pending = self.pending, []
+        for job in {id(job): job for job, _ in picked}.values():
+            self._look(job)
+        self._read(earlier)  # what was launched before this stack: the device goes on meanwhile
+
+    def _pick(self) -> list[tuple[Job, int]]:
+        """Ready sessions, the jobs furthest behind first, each job's in the order of their starts."""
+        picked: list[tuple[Job, int]] = []
+        for job in sorted((job for job in self.jobs if not job.over), key=lambda job: job.progress):
+            ready = job.graph.ready
+            ready.sort()
+            room = self.width - len(picked)
+            picked += [(job, session) for session in ready[:room]]
+            del ready[:room]
+            if len(picked) == self.width:
+                break
+        return picked
+
+    def _train(self, picked: list[tuple[Job, int]], steps: int) -> None:
+        runs: list[tuple[Job, list[int]]] = []
+        for job, session in picked:
+            if not runs or runs[-1][0] is not job:
+                runs.append((job, []))
+            runs[-1][1].append(session)
+        reference = torch.cat([job.versions.gather(job.graph.reference[sessions].tolist()) for job, sessions in runs])
+        batches = torch.from_numpy(np.concatenate([_batches(job, sessions, steps) for job, sessions in runs]))
+        recipe = self.jobs[0].problem.recipe
+        lr = None
+        if recipe.lr_decay != 1.0:
+            lr = torch.tensor([job.lr_of(session) for job, session in picked], dtype=self.like.dtype)
+        teachers = self._teachers(runs, recipe.distillation)
+        collect = any(job.graph.table[session] >= 0 for job, session in picked)
+        done = self.executor.run(reference, batches, lr=lr, teachers=teachers, collect=collect)
+        first = 0
+        for job, sessions in runs:
+            rows = slice(first, first + len(sessions))
+            first += len(sessions)
+            self._observe(job, sessions, done.parameters[rows])
+            logits = None
+            if done.sums is not None and done.counts is not None:
+                logits = (done.sums[rows], done.counts[rows])
+            job.trained(sessions, done.parameters[rows] - reference[rows], logits)
+
+    def _teachers(self, runs: list[tuple[Job, list[int]]], weight: float) -> Teachers | None:
+        if weight == 0.0 or not any((job.graph.teacher[sessions] >= 0).any() for job, sessions in runs):
+            return None
+        classes = self.jobs[0].problem.task.classes
+        logits, valid = [], []
+        for job, sessions in runs:
+            for session in sessions:
+                table = job.tables.get(int(job.graph.teacher[session]))
+                if table is None:
+                    logits.append(self.like.new_zeros(1, classes, classes))
+                    valid.append(torch.zeros(1, classes, dtype=torch.bool, device=self.like.device))
+                else:
+                    client = torch.tensor([int(job.schedule.sessions.client[session])], device=self.like.device)
+                    row, there = table.without(client)
+                    logits.append(row)
+                    valid.append(there)
+        return Teachers(torch.cat(logits), torch.cat(valid), weight)
+
+    def _observe(self, job: Job, sessions: list[int], parameters: Tensor) -> None:
+        """The accuracy of clients' own models where a mean over the clients asks for it."""
+        if not len(job.observed):
+            return
+        rows = np.flatnonzero(np.isin(sessions, job.observed)).tolist()
+        if rows:
+            pending = self.examiners[id(job)].examine(parameters[rows])
+            self.pending.append((job, [sessions[row] for row in rows], True, pending))
+
+    def _look(self, job: Job) -> None:
+        versions = job.to_see()
+        if versions:
+            rows = job.versions.gather(versions)
+            self.pending.append((job, versions, False, self.examiners[id(job)].examine(rows)))
+            job.looked(versions, rows)
+
+    def _read(self, pending: list[Look]) -> None:
+        for job, keys, of_clients, scores in pending:
+            for key, score in zip(keys, scores.read(), strict=True):
+                if of_clients:
+                    job.client_scores[key] = score.accuracy
+                else:
+                    job.scores[key] = score
+            job.report()
+
+    def drain(self) -> None:
+        """Wait for everything that is being evaluated."""
+        pending, self.pending = self.pending, []
+        self._read(pending)
+
+
+def _batches(job: Job, sessions: list[int], steps: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    return job.problem.batches(steps)(job.schedule.sessions.client[sessions], job.numbers[sessions])
+
+
+def _stacks(module: torch.nn.Module, images: Tensor, precision: Precision) -> bool:
+    """On a GPU always; on a CPU only small dense nets, where calls would cost more than arithmetic."""
+    return images.device.type == "cuda" or stacked_path(module, images, precision) == "dense"
+
+
+def _stack_width(size: int, device: torch.device) -> int:
+    """As many sessions as keep the device busy without filling its memory."""
+    if device.type == "cpu":
+        return 256
+    return int(min(4096, max(256, 2_000_000_000 // (4 * size))))

@@ -1,0 +1,199 @@
+"""Accuracy against slots and energy, checkpoint by checkpoint, and when to stop."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
+import numpy as np
+from attrs import define, field, frozen
+
+from pipecycle.energy import UNIT
+from pipecycle.schedule import Schedule
+from pipecycle.streams import Ints
+
+if TYPE_CHECKING:
+    import pandas
+
+EarlyStop = Literal["off", "literal", "late"]
+
+
+@frozen
+class Checkpoint:
+    """When the published model is looked at: at the end of slot `slot - 1`."""
+
+    slot: int
+    """Slots elapsed."""
+    version: int
+    energy: float
+    """Units spent by then."""
+    budget: bool = False
+    """Whether it is the last slot within the budget rather than a regular one."""
+    clients: bool = False
+    """Whether the mean over all clients' own models is taken as well."""
+
+
+@frozen
+class Score:
+    """A model on the test samples."""
+
+    accuracy: float
+    """Percent."""
+    loss: float
+    by_class: tuple[float, ...]
+    """Percent, NaN for a class without test samples."""
+    finite: bool = True
+
+
+@frozen
+class Row:
+    """One line of metrics.csv."""
+
+    slot: int
+    energy: float
+    accuracy: float
+    loss: float
+    version: int
+    best: float
+    """Best accuracy so far."""
+    budget: bool
+    diverged: bool
+    clients_accuracy: float | None
+    by_class: tuple[float, ...]
+
+
+def checkpoints(
+    schedule: Schedule, every: int = 150, budget: float | None = None, clients_every: int | None = None
+) -> list[Checkpoint]:
+    """Every `every` slots, at the end of the run, and at the end of the last slot with at most `budget` spent."""
+    slots = schedule.slots
+    ends = sorted({*range(every, slots + 1, every), slots})
+    spent = schedule.energy.spent
+    extra = None
+    if budget is not None:
+        extra = int(np.searchsorted(spent, int(budget * UNIT), side="right")) or None
+    published = schedule.publications
+
+    def at(slot: int, is_extra: bool) -> Checkpoint:
+        index = int(np.searchsorted(published.slot, slot - 1, side="right"))
+        version = int(published.version[index - 1]) if index else 0
+        of_clients = clients_every is not None and (slot % clients_every == 0 or slot == slots)
+        return Checkpoint(slot, version, int(spent[slot - 1]) / UNIT, is_extra, of_clients)
+
+    found = [at(slot, False) for slot in ends]
+    if extra is not None:
+        found.append(at(extra, True))
+    return sorted(found, key=lambda point: (point.slot, point.budget))
+
+
+def current_sessions(schedule: Schedule, slot: int) -> Ints:
+    """Each client's last session that ended before `slot` slots had elapsed, -1 for none."""
+    sessions = schedule.sessions
+    ended = np.flatnonzero((sessions.end >= 0) & (sessions.end < slot))
+    last = np.full(schedule.clients, -1)
+    last[sessions.client[ended]] = ended  # rows are in order of start, and a client's sessions do not overlap
+    return last
+
+
+@define
+class History:
+    """What a run has shown so far; `frame()` is the same as a pandas DataFrame."""
+
+    points: Sequence[Checkpoint]
+    early_stop: EarlyStop = "off"
+    horizon: int = 0
+    rows: list[Row] = field(factory=list)
+    ended: str | None = None
+    """Why it ended: `finished`, `early` or `diverged`; None while it has not."""
+
+    def record(self, point: Checkpoint, score: Score, clients_accuracy: float | None) -> None:
+        best = max([score.accuracy, *(row.best for row in self.rows[-1:])])
+        self.rows.append(
+            Row(
+                point.slot,
+                point.energy,
+                score.accuracy,
+                score.loss,
+                point.version,
+                best,
+                point.budget,
+                not score.finite,
+                clients_accuracy,
+                score.by_class,
+            )
+        )
+        if not score.finite:
+            self.ended = "diverged"
+        elif not point.budget and self._saturated():
+            self.ended = "early"
+        elif len(self.rows) == len(self.points):
+            self.ended = "finished"
+
+    def _saturated(self) -> bool:
+        """The paper's rule: less than one percentage point between ten checkpoints in a row.  Armed late, it waits
+        until 15 % accuracy or a fifth of the horizon, so that the chance level at the start does not count."""
+        if self.early_stop == "off":
+            return False
+        regular = [row for row in self.rows if not row.budget]
+        last = [row.accuracy for row in regular[-10:]]
+        if len(last) < 10 or max(last) - min(last) >= 1.0:
+            return False
+        armed = max(row.accuracy for row in regular) > 15.0 or regular[-1].slot >= self.horizon / 5
+        return self.early_stop == "literal" or armed
+
+    @property
+    def final(self) -> Row:
+        """The last checkpoint."""
+        return self.rows[-1]
+
+    @property
+    def at_budget(self) -> Row:
+        """The checkpoint at the budget, or the last one if the budget was not reached."""
+        return next((row for row in self.rows if row.budget), self.rows[-1])
+
+    def to_target(self, accuracy: float) -> Row | None:
+        """The first checkpoint at or above an accuracy in percent."""
+        return next((row for row in self.rows if row.accuracy >= accuracy), None)
+
+    def columns(self) -> list[str]:
+        classes = len(self.rows[0].by_class) if self.rows else 0
+        clients = any(row.clients_accuracy is not None for row in self.rows)
+        names = [name.name for name in attrs.fields(Row) if name.name not in ("by_class", "clients_accuracy")]
+        return names + ["clients_accuracy"] * clients + [f"class_{index}" for index in range(classes)]
+
+    def records(self) -> list[dict[str, Any]]:
+        out = []
+        for row in self.rows:
+            values = attrs.asdict(row, recurse=False)
+            by_class = values.pop("by_class")
+            values |= {f"class_{index}": value for index, value in enumerate(by_class)}
+            out.append({name: values[name] for name in self.columns()})
+        return out
+
+    def frame(self) -> pandas.DataFrame:
+        import pandas
+
+        return pandas.DataFrame.from_records(self.records(), columns=self.columns())
+
+    def csv(self) -> str:
+        """Numbers as Python writes them, so that equal histories are equal bytes."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.columns(), lineterminator="\n")
+        writer.writeheader()
+        for values in self.records():
+            writer.writerow(
+                {
+                    key: int(value) if isinstance(value, bool) else "" if value is None else value
+                    for key, value in values.items()
+                }
+            )
+        return text.getvalue()
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return "History(empty)"
+        last = self.rows[-1]
+        return f"History({len(self.rows)} checkpoints, {last.accuracy:.1f} % at slot {last.slot:,}, {self.ended})"

@@ -1,0 +1,228 @@
+"""One run in progress: its graph, its live weights and its history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from attrs import field, frozen
+from torch import Tensor
+
+from pipecycle.checks import at_least, one_of
+from pipecycle.errors import InputError
+from pipecycle.schedule import Schedule
+from pipecycle.streams import Ints
+from pipecycle.train.graph import Graph
+from pipecycle.train.history import Checkpoint, EarlyStop, History, Row, Score, checkpoints, current_sessions
+from pipecycle.train.pool import Pool
+from pipecycle.train.problem import Problem, session_numbers
+from pipecycle.train.teachers import Table
+
+Callback = Callable[["Job", Row], None]
+
+
+@frozen
+class Watch:
+    """What is looked at, and when."""
+
+    every: int = field(default=150, validator=at_least(1, "slot"))
+    """Slots between two evaluations."""
+    clients_every: int | None = field(default=None, validator=at_least(1, "slot"))
+    """Slots between two means over all clients' own models; None for never."""
+    budget: float | None = None
+    """Units; adds a checkpoint at the end of the last slot within them."""
+    early_stop: EarlyStop = field(default="off", validator=one_of("off", "literal", "late"))
+    """The paper's rule, as printed or armed late."""
+
+
+class Job:
+    """A schedule to be executed on a problem."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        problem: Problem,
+        watch: Watch | None = None,
+        *,
+        name: str = "",
+        callbacks: tuple[Callback, ...] = (),
+    ) -> None:
+        if schedule.clients != len(problem.split):
+            raise InputError(f"the schedule has {schedule.clients} clients and the split {len(problem.split)}")
+        self.schedule, self.problem, self.watch = schedule, problem, watch or Watch()
+        self.name = name or schedule.policy
+        self.callbacks = callbacks
+        watch = self.watch
+        points = checkpoints(schedule, watch.every, watch.budget, watch.clients_every)
+        self.history = History(points, watch.early_stop, schedule.slots)
+        self._current = {point.slot: current_sessions(schedule, point.slot) for point in points if point.clients}
+        self.observed = np.unique(np.concatenate([[-1], *self._current.values()]))[1:]
+        observed_start = bool(self._current) and any((last < 0).any() for last in self._current.values())
+        wanted = np.unique([point.version for point in points] + [0] * observed_start)
+        self.graph = Graph(schedule, wanted, self.observed)
+        self.numbers = session_numbers(schedule)
+        self.lengths = np.broadcast_to(schedule.length, (schedule.clients,))
+        self.steps_total = self._steps(np.flatnonzero(self.graph.session_needed))
+        self.steps_done = 0
+        self.scores: dict[int, Score] = {}  # of versions
+        self.client_scores: dict[int, float] = {}  # accuracy of sessions' own models
+        self.snapshots: dict[int, Tensor] = {}  # versions that were looked at and are not recorded yet
+        self.model: Tensor | None = None
+        """What was served at the last checkpoint, once the job is over."""
+        self._points = iter(points)
+        self._next: Checkpoint | None = next(self._points)
+
+    def begin(self, like: Tensor) -> None:
+        """Put the initial model on the device; everything starts from it."""
+        self.versions, self.updates = Pool(self.problem.size, like), Pool(self.problem.size, like)
+        self.tables: dict[int, Table] = {}
+        self.logits: dict[int, tuple[Tensor, Tensor]] = {}  # sums and counts of sessions that wait for their table
+        self.versions.put([0], self.problem.initial.to(like)[None])
+
+    def steps_of(self, session: int) -> int:
+        return int(self.lengths[self.schedule.sessions.client[session]])
+
+    def _steps(self, sessions: Ints) -> int:
+        return int(self.lengths[self.schedule.sessions.client[sessions]].sum())
+
+    def lr_of(self, session: int) -> float:
+        recipe = self.problem.recipe
+        return float(recipe.sgd.lr * recipe.lr_decay ** (int(self.schedule.sessions.start[session]) / 1000))
+
+    @property
+    def over(self) -> bool:
+        return self.history.ended is not None
+
+    @property
+    def progress(self) -> float:
+        return self.steps_done / max(1, self.steps_total)
+
+    # What has been computed comes in here.
+
+    def trained(self, sessions: list[int], updates: Tensor, logits: tuple[Tensor, Tensor] | None) -> None:
+        """The updates of some sessions, one row each, and their logits by label if they were asked for."""
+        self.updates.put(sessions, updates)
+        for index, session in enumerate(sessions):
+            if logits is not None and self.graph.table[session] >= 0:
+                self.logits[session] = (logits[0][index], logits[1][index])
+            self.steps_done += self.steps_of(session)
+            version, table, reference_used = self.graph.session_trained(session)
+            if not reference_used:
+                self.versions.drop([int(self.graph.reference[session])])
+            maker = int(self.graph.maker[session])
+            if maker < 0 or not self.graph.version_needed[maker]:
+                self.updates.drop([session])
+            if version is not None:
+                self.make(version)
+            if table is not None:
+                self.tabulate(table)
+
+    def catch_up(self) -> None:
+        """Make what only waits to be made: after a resume there may be some."""
+        for version in self.graph.makeable():
+            if not self.graph.version_done[version]:
+                self.make(version)
+        for table in self.graph.tabulable():
+            if not self.graph.table_done[table]:
+                self.tabulate(table)
+
+    def make(self, version: int) -> None:
+        """Compute a version by its recipe, and then those that only waited for it."""
+        waiting = [version]
+        while waiting:
+            version = waiting.pop(0)
+            self.versions.put([version], self.evaluate_recipe(version)[None])
+            updates = self.schedule.versions.update
+            at = self.schedule.versions.update_at
+            self.updates.drop(updates[at[version] : at[version + 1]].tolist())
+            followers, free = self.graph.version_made(version)
+            self.versions.drop(free)
+            waiting += followers
+            if not self.graph.version_users[version]:
+                self.versions.drop([version])
+
+    def evaluate_recipe(self, version: int) -> Tensor:
+        """sum of coefficients times versions plus sum of weights times updates, each in the order of the recipe."""
+        recipe = self.schedule.ancestry.recipe(version)
+        total = None
+        for pool, keys, factors in (
+            (self.versions, recipe.versions, recipe.coefficients),
+            (self.updates, recipe.sessions, recipe.weights),
+        ):
+            if not len(keys):
+                continue
+            rows = pool.gather(keys.tolist())
+            if len(keys) > 1 or factors[0] != 1.0:
+                weights = torch.from_numpy(factors.copy()).to(rows)
+                rows = rows.mul_(weights[:, None]).sum(0)
+            else:
+                rows = rows[0]
+            total = rows if total is None else total + rows
+        assert total is not None
+        return total
+
+    def tabulate(self, table: int) -> None:
+        follower: int | None = table
+        record, sessions = self.schedule.tables, self.schedule.sessions
+        while follower is not None:
+            table = follower
+            mine = record.session[record.session_at[table] : record.session_at[table + 1]].tolist()
+            sums = torch.stack([self.logits[session][0] for session in mine])
+            counts = torch.stack([self.logits.pop(session)[1] for session in mine])
+            before = self.tables.get(table - 1) or Table.empty(self.schedule.clients, sums.shape[1], sums)
+            clients = torch.from_numpy(sessions.client[mine].astype(np.int64)).to(sums.device)
+            self.tables[table] = before.renewed(clients, sums, counts)
+            follower = self.graph.table_made(table)
+        self._forget_tables()
+
+    def _forget_tables(self) -> None:
+        """Keep the newest, which the next one builds on, and those that sessions are still to learn from."""
+        newest = max(self.tables)
+        open_sessions = self.graph.session_needed & ~self.graph.session_done
+        used = set(np.unique(self.graph.teacher[open_sessions]).tolist()) | {newest}
+        self.tables = {table: value for table, value in self.tables.items() if table in used}
+
+    # Looking.
+
+    def to_see(self) -> list[int]:
+        """Versions that exist, are wanted and have not been looked at."""
+        graph = self.graph
+        return np.flatnonzero(graph.unseen & graph.version_done).tolist()
+
+    def looked(self, versions: list[int], rows: Tensor) -> None:
+        """Some of them are being evaluated: their rows are kept until the checkpoint is recorded."""
+        for version, row in zip(versions, rows, strict=True):
+            self.snapshots[version] = row
+            if not self.graph.seen(version):
+                self.versions.drop([version])
+
+    def report(self) -> None:
+        """Record the checkpoints whose figures are there, in order; stop where a rule says so."""
+        while not self.over and self._next is not None and self._next.version in self.scores:
+            point, clients = self._next, None
+            if point.clients:
+                last = self._current[point.slot]
+                if not all(session < 0 or session in self.client_scores for session in last.tolist()):
+                    return
+                clients = self._clients_accuracy(last)
+            self.history.record(point, self.scores[point.version], clients)
+            self._next = next(self._points, None)
+            if self.over:
+                self.model = self.snapshots[point.version].clone()
+                self.snapshots.clear()
+            elif self._next is not None and self._next.version != point.version:
+                self.snapshots.pop(point.version, None)
+            for callback in self.callbacks:
+                callback(self, self.history.rows[-1])
+
+    def recall(self, rows: list[Row], ended: str | None) -> None:
+        """What was recorded before a resume."""
+        self.history.rows, self.history.ended = rows, ended
+        for _ in rows:
+            self._next = next(self._points, None)
+
+    def _clients_accuracy(self, last: Ints) -> float:
+        initial = self.scores[0].accuracy if (last < 0).any() else 0.0
+        values = [initial if session < 0 else self.client_scores[session] for session in last.tolist()]
+        return float(np.mean(values))

@@ -1,0 +1,113 @@
+"""What is learnt: a task split between clients, a model, and how a client trains it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import field, frozen
+from torch import Tensor, nn
+
+from pipecycle import models
+from pipecycle.checks import at_least
+from pipecycle.data import Batches, Split, Task, dirichlet, iid, load
+from pipecycle.errors import InputError
+from pipecycle.schedule import Schedule
+from pipecycle.streams import Ints, streams
+from pipecycle.train.sessions import LocalSGD
+
+
+def _decay(instance: object, attribute: Any, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise InputError(f"lr_decay = {value}: needs a number above 0 and at most 1")
+
+
+def _weight(instance: object, attribute: Any, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise InputError(f"distillation = {value}: needs a number of at least 0")
+
+
+@frozen
+class Recipe:
+    """How every client trains; the defaults are the paper's."""
+
+    sgd: LocalSGD = field(factory=LocalSGD)
+    batch: int = field(default=15, validator=at_least(1, "sample"))
+    replacement: bool = False
+    """Draw batches independently instead of walking through shuffled passes."""
+    lr_decay: float = field(default=1.0, validator=_decay)
+    """The learning rate of a session that starts in slot s is lr * lr_decay ** (s / 1000)."""
+    distillation: float = field(default=0.1, validator=_weight)
+    """FLDA: weight of the teacher's term (lambda)."""
+
+
+@frozen(eq=False)
+class Problem:
+    """A task, its split, and the model that everybody starts from."""
+
+    task: Task
+    split: Split
+    module: nn.Module
+    trial: int = 0
+    recipe: Recipe = field(factory=Recipe)
+
+    @property
+    def initial(self) -> Tensor:
+        """x_0 as one vector."""
+        return models.flatten(self.module)
+
+    @property
+    def size(self) -> int:
+        return models.size(self.module)
+
+    def batches(self, steps: int) -> Batches:
+        return Batches(self.split, self.trial, steps, self.recipe.batch, self.recipe.replacement)
+
+    def __repr__(self) -> str:
+        return f"Problem({self.task.name}, {len(self.split)} clients, {self.size:,} parameters, trial {self.trial})"
+
+
+def problem(
+    data: str | Task = "digits",
+    model: str | nn.Module = "mlp",
+    *,
+    clients: int = 100,
+    alpha: float | None = None,
+    samples: int | None = None,
+    trial: int = 0,
+    split: Split | None = None,
+    recipe: Recipe | None = None,
+) -> Problem:
+    """A problem by name: `alpha` None divides the data IID, a number by Dirichlet(alpha); the trial decides the
+    split, the test samples, the initial weights and every batch."""
+    task = load(data)
+    if split is None:
+        split = iid(task, clients, samples, trial) if alpha is None else dirichlet(task, clients, samples, alpha, trial)
+    if isinstance(model, str):
+        module = models.build(model, task.shape, task.classes, streams(trial)("model").words(2))
+    else:
+        module = models.check(model, task.shape, task.classes)
+    return Problem(task, split, module, trial, recipe or Recipe())
+
+
+def session_numbers(schedule: Schedule) -> Ints:
+    """k for every session: how many the same client began before."""
+    client = schedule.sessions.client
+    order = np.argsort(client, kind="stable")
+    ranked = client[order]
+    first = np.searchsorted(ranked, ranked)
+    numbers = np.empty(len(client), np.int64)
+    numbers[order] = np.arange(len(client)) - first
+    return numbers
+
+
+def on_device(
+    task: Task, split: Split, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Training images and labels, then those test images and labels that are in use."""
+    images = torch.from_numpy(task.x_train).to(device=device, dtype=dtype)
+    labels = torch.from_numpy(task.y_train).to(device)
+    test = torch.from_numpy(task.x_test[split.test]).to(device=device, dtype=dtype)
+    answers = torch.from_numpy(task.y_test[split.test]).to(device)
+    return images, labels, test, answers

@@ -1,0 +1,59 @@
+"""The benchmark compares equal work: its two rivals plan what the library plans."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pipecycle import build, plan
+from pipecycle.energy import units
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module", params=["naive_world", "simpy_world"])
+def rival(request):
+    return load(request.param)
+
+
+def ours(policy, clients, slots, delta, *, session, capacity=1_000_000, **options):
+    schedule = plan(build(policy, options), delta, clients, slots, session=session, capacity=capacity)
+    return schedule.ancestry.events, units(int(schedule.energy.spent[-1]))
+
+
+@pytest.mark.parametrize(
+    ("policy", "clients", "slots", "options", "expected"),
+    [
+        ("pipecycle", 41, 1500, {"groups": 3, "session": 8}, (495, 22_335)),
+        ("pipecycle", 30, 400, {"groups": 1, "session": 5}, (79, 5_687)),
+        ("pipecycle", 30, 400, {"groups": 1, "session": 5, "capacity": 6}, (79, 5_687)),
+        ("pipecycle", 3, 200, {"groups": 7, "session": 1}, (199, 397)),
+        ("pipecycle", 1, 200, {"groups": 1, "session": 4}, (39, 196)),
+        ("fedavg", 41, 1500, {"session": 8}, (50, 61_213)),
+        ("fedavg", 30, 400, {"session": 5}, (13, 11_880)),
+        ("fedavg", 7, 400, {"session": 1}, (13, 2_800)),
+        ("fedavg", 7, 400, {"session": 5, "capacity": 5}, (13, 2_772)),
+    ],
+)
+def test_the_same_where_nothing_is_random(rival, policy, clients, slots, options, expected):
+    assert ours(policy, clients, slots, 1.0, **options) == expected
+    assert getattr(rival, policy)(clients, slots, 1.0, **options) == expected
+
+
+@pytest.mark.parametrize("delta", [0.1, 0.3, 0.5])
+@pytest.mark.parametrize(("policy", "options"), [("pipecycle", {"groups": 10}), ("fedavg", {})])
+def test_as_much_work_under_random_weather(rival, policy, options, delta):
+    found = getattr(rival, policy)(100, 2000, delta, session=20, **options)
+    assert found == pytest.approx(ours(policy, 100, 2000, delta, session=20, **options), rel=0.05)
