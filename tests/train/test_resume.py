@@ -68,10 +68,10 @@ def test_stopped_after_every_stack(name: str, options: dict[str, object], learnt
             load_job(job, path, "me", learnt.initial[:0])
         stacks = 0
 
-        def save_and_stop(engine: Engine, job: Job = job) -> None:
+        def save_and_stop(engine: Engine, job: Job = job, last: int = 2 + restarts % 3) -> None:
             nonlocal stacks
             stacks += 1
-            if stacks == 2 + restarts % 3:
+            if stacks == last:
                 engine.settle()
                 save_job(job, path, "me")
                 raise Stop

@@ -29,8 +29,10 @@ class Graph:
     An input counts for as long as somebody who needs it is not done: what nobody needs any more is given back by
     the methods that record progress, so that memory grows with what is alive and not with the length of the run."""
 
-    def __init__(self, schedule: Schedule, wanted: Ints, observed: Ints | None = None) -> None:
-        """`observed` are sessions whose trained model is looked at although no version may need it."""
+    def __init__(
+        self, schedule: Schedule, wanted: Ints, observed: Ints | None = None, made: Ints | None = None
+    ) -> None:
+        """`observed` are sessions that are trained and `made` versions that are made although nobody may need them."""
         self.schedule = schedule
         sessions, versions, tables = schedule.sessions, schedule.versions, schedule.tables
         self.reference = sessions.reference.astype(np.int64)
@@ -41,16 +43,18 @@ class Graph:
         self.table[tables.session] = np.repeat(np.arange(len(tables.slot)), np.diff(tables.session_at))
         self.wanted = np.zeros(len(versions), bool)
         self.wanted[wanted] = True
-        self.version_needed, self.session_needed, self.table_needed = self._needed(observed)
+        self.version_needed, self.session_needed, self.table_needed = self._needed(observed, made)
         self._indices()
         self.resume(
             np.arange(len(versions)) == 0, np.zeros(len(sessions), bool), np.zeros(len(tables.slot), bool), self.wanted
         )
 
-    def _needed(self, observed: Ints | None) -> tuple[Flags, Flags, Flags]:
+    def _needed(self, observed: Ints | None, made: Ints | None) -> tuple[Flags, Flags, Flags]:
         versions, tables = self.schedule.versions, self.schedule.tables
         need = self.wanted.copy()
         need[0] = True
+        if made is not None:
+            need[made] = True
         session_need = np.zeros(len(self.reference), bool)
         if observed is not None:
             session_need[observed] = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,6 +21,17 @@ from pipecycle.train.problem import Problem, session_numbers
 from pipecycle.train.teachers import Table
 
 Callback = Callable[["Job", Row], None]
+
+
+class Probe(Protocol):
+    """Somebody who looks at weights as they come by."""
+
+    sessions: Ints
+    versions: Ints
+
+    def session(self, session: int, update: Tensor) -> None: ...
+
+    def version(self, version: int, row: Tensor) -> None: ...
 
 
 @frozen
@@ -47,12 +59,13 @@ class Job:
         *,
         name: str = "",
         callbacks: tuple[Callback, ...] = (),
+        probe: Probe | None = None,
     ) -> None:
         if schedule.clients != len(problem.split):
             raise InputError(f"the schedule has {schedule.clients} clients and the split {len(problem.split)}")
         self.schedule, self.problem, self.watch = schedule, problem, watch or Watch()
         self.name = name or schedule.policy
-        self.callbacks = callbacks
+        self.callbacks, self.probe = callbacks, probe
         watch = self.watch
         points = checkpoints(schedule, watch.every, watch.budget, watch.clients_every)
         self.history = History(points, watch.early_stop, schedule.slots)
@@ -60,7 +73,8 @@ class Job:
         self.observed = np.unique(np.concatenate([[-1], *self._current.values()]))[1:]
         observed_start = bool(self._current) and any((last < 0).any() for last in self._current.values())
         wanted = np.unique([point.version for point in points] + [0] * observed_start)
-        self.graph = Graph(schedule, wanted, self.observed)
+        extra = (self.observed, None) if probe is None else (np.union1d(self.observed, probe.sessions), probe.versions)
+        self.graph = Graph(schedule, wanted, *extra)
         self.numbers = session_numbers(schedule)
         self.lengths = np.broadcast_to(schedule.length, (schedule.clients,))
         self.steps_total = self._steps(np.flatnonzero(self.graph.session_needed))
@@ -79,6 +93,8 @@ class Job:
         self.tables: dict[int, Table] = {}
         self.logits: dict[int, tuple[Tensor, Tensor]] = {}  # sums and counts of sessions that wait for their table
         self.versions.put([0], self.problem.initial.to(like)[None])
+        if self.probe is not None:
+            self.probe.version(0, self.versions[0])
 
     def steps_of(self, session: int) -> int:
         return int(self.lengths[self.schedule.sessions.client[session]])
@@ -103,6 +119,9 @@ class Job:
     def trained(self, sessions: list[int], updates: Tensor, logits: tuple[Tensor, Tensor] | None) -> None:
         """The updates of some sessions, one row each, and their logits by label if they were asked for."""
         self.updates.put(sessions, updates)
+        if self.probe is not None:
+            for session, row in zip(sessions, updates, strict=True):
+                self.probe.session(session, row)
         for index, session in enumerate(sessions):
             if logits is not None and self.graph.table[session] >= 0:
                 self.logits[session] = (logits[0][index], logits[1][index])
@@ -132,7 +151,10 @@ class Job:
         waiting = [version]
         while waiting:
             version = waiting.pop(0)
-            self.versions.put([version], self.evaluate_recipe(version)[None])
+            row = self.evaluate_recipe(version)
+            self.versions.put([version], row[None])
+            if self.probe is not None:
+                self.probe.version(version, row)
             updates = self.schedule.versions.update
             at = self.schedule.versions.update_at
             self.updates.drop(updates[at[version] : at[version + 1]].tolist())

@@ -228,7 +228,7 @@ def dense_forward(
 
 
 @triton.jit
-def head(
+def head(  # noqa: PLR0915
     h, dh, picks, labels, table, sums, counts, w, s, velocity, start, rate, live,
     P: constexpr, WEIGHT2: constexpr, BIAS2: constexpr, WEIGHT3: constexpr, BIAS3: constexpr,
     B: constexpr, BP: constexpr, D1: constexpr, D2: constexpr, D3: constexpr, CLASSES: constexpr, BK: constexpr,

@@ -58,7 +58,7 @@ class Op(Protocol):
     def backward(self, g: Tensor, grads: list[Tensor], deeper: bool) -> Tensor: ...
 
 
-class Linear:
+class _Linear:
     def __init__(self, layer: nn.Linear, like: Tensor) -> None:
         self.parameters = [like.new_empty(p.shape) for p in layer.parameters()]
 
@@ -74,7 +74,7 @@ class Linear:
         return g @ self.parameters[0] if deeper else g
 
 
-class Conv:
+class _Conv:
     def __init__(self, layer: nn.Conv2d, like: Tensor) -> None:
         self.parameters = [like.new_empty(p.shape) for p in layer.parameters()]
         self.parameters[0] = self.parameters[0].contiguous(memory_format=torch.channels_last)
@@ -94,7 +94,7 @@ class Conv:
         return dx if deeper else g
 
 
-class MaxPool:
+class _MaxPool:
     def __init__(self, layer: nn.MaxPool2d) -> None:
         pairs = [layer.kernel_size, layer.stride, layer.padding, layer.dilation]
         self.how = [[value, value] if isinstance(value, int) else list(value) for value in pairs]
@@ -111,7 +111,7 @@ class MaxPool:
         return dx
 
 
-class Flatten:
+class _Flatten:
     def __init__(self) -> None:
         self.parameters: list[Tensor] = []
 
@@ -124,7 +124,7 @@ class Flatten:
         return g.contiguous(memory_format=torch.channels_last) if g.ndim == 4 else g
 
 
-class Relu:
+class _Relu:
     def __init__(self) -> None:
         self.parameters: list[Tensor] = []
 
@@ -137,7 +137,7 @@ class Relu:
         return dx
 
 
-class Tanh(Relu):
+class _Tanh(_Relu):
     def forward(self, x: Tensor) -> Tensor:
         self.y = x.tanh()
         return self.y
@@ -149,14 +149,14 @@ class Tanh(Relu):
 
 def _op(layer: nn.Module, like: Tensor) -> Op:
     if isinstance(layer, nn.Linear):
-        return Linear(layer, like)
+        return _Linear(layer, like)
     if isinstance(layer, nn.Conv2d):
-        return Conv(layer, like)
+        return _Conv(layer, like)
     if isinstance(layer, nn.MaxPool2d):
-        return MaxPool(layer)
+        return _MaxPool(layer)
     if isinstance(layer, nn.Flatten):
-        return Flatten()
-    return Tanh() if isinstance(layer, nn.Tanh) else Relu()
+        return _Flatten()
+    return _Tanh() if isinstance(layer, nn.Tanh) else _Relu()
 
 
 class Chain:

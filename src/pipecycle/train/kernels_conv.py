@@ -17,6 +17,8 @@ from pipecycle.errors import InputError
 GRAPHS = 16
 MEMORY = 12 << 30
 """Bytes that the buffers of one stack may take."""
+UNFOLDED = 32 << 30
+"""Bytes that the images may take once unfolded."""
 MOST = 4096
 """Sessions in one stack."""
 
@@ -26,15 +28,28 @@ class Tiles:
     """Tile, warps and pipeline stages of each kernel.  Fixed for a shape: choosing them by timing would let bits vary
     from run to run."""
 
-    conv1: tuple[int, int, int] = (64, 4, 3)
-    conv2: tuple[int, int, int] = (64, 4, 3)
+    conv1: tuple[int, int, int] = (64, 4, 2)
+    conv2: tuple[int, int, int] = (64, 4, 2)
     inputs2: tuple[int, int, int] = (128, 4, 3)
     weights2: tuple[int, int, int] = (64, 4, 3)
     weights1: tuple[int, int, int] = (64, 4, 2)
     dense: tuple[int, int, int] = (64, 4, 3)
-    """Inputs of the first dense layer taken at a time."""
-    back: tuple[int, int, int] = (64, 4, 1)
-    head: tuple[int, int, int] = (128, 4, 1)
+    """Inputs of the first dense layer taken at a time, as in the next one."""
+    back: tuple[int, int, int] = (32, 4, 1)
+    head: tuple[int, int, int] = (64, 4, 1)
+
+
+@frozen(eq=False)
+class Launch:
+    """One kernel of a step."""
+
+    name: str
+    kernel: Any
+    across: int
+    """Programs for each session; 0 for one that is not counted."""
+    tile: tuple[int, int, int]
+    tensors: str
+    constants: dict[str, Any]
 
 
 def power(value: int, least: int = 16) -> int:
@@ -46,7 +61,6 @@ def power(value: int, least: int = 16) -> int:
 class Plan:
     """Sizes, and where each parameter lies in a padded row."""
 
-    channels: int
     taps: int
     """Values in a row of conv1's window, padded: its five columns are laid side by side."""
     height: int
@@ -62,8 +76,8 @@ class Plan:
     offsets: tuple[int, ...]
     """Of conv1, conv2, fc1, fc2, fc3: weight and bias each."""
     row: int
-    places: tuple[Tensor, ...]
-    """For each parameter of the module the places of its values."""
+    place: Tensor
+    """(P,): where each parameter of the module goes."""
 
 
 def _sizes(chain: list[nn.Module]) -> tuple[list[nn.Conv2d], list[nn.Linear]] | None:
@@ -89,8 +103,10 @@ def fits(chain: list[nn.Module], images: Tensor) -> bool:
     if found is None or images.ndim != 4:
         return False
     convs, linears = found
-    small = convs[0].in_channels <= 12 and max(conv.out_channels for conv in convs) <= 64
-    return small and max(linear.out_features for linear in linears[:2]) <= 1024 and linears[1].out_features <= 128
+    narrow = convs[0].in_channels <= 12 and max(conv.out_channels for conv in convs) <= 64
+    narrow &= linears[0].out_features <= 1024 and max(linear.out_features for linear in linears[1:]) <= 128
+    n, c, h, w = images.shape
+    return narrow and n * h * w * power(5 * c) * 4 <= UNFOLDED
 
 
 def plan(chain: list[nn.Module], shape: tuple[int, ...], tiles: Tiles) -> Plan:
@@ -127,32 +143,12 @@ def plan(chain: list[nn.Module], shape: tuple[int, ...], tiles: Tiles) -> Plan:
     fourth = c * d2 + n
     n, c = grid(linears[2].out_features, linears[2].in_features)
     fifth = c * d3 + n
-    places = []
-    for i, (weight, count) in enumerate(
-        zip(
-            [first, second, third, fourth, fifth],
-            [layer.out_channels for layer in convs] + [layer.out_features for layer in linears],
-            strict=True,
-        )
-    ):
-        places += [offsets[2 * i] + weight.reshape(-1), offsets[2 * i + 1] + torch.arange(count)]
-    return Plan(
-        channels,
-        taps,
-        height,
-        width - 4,
-        c1,
-        c2,
-        p1,
-        p2,
-        d1,
-        d2,
-        d3,
-        inputs,
-        tuple(offsets[:-1]),
-        offsets[-1],
-        tuple(places),
-    )
+    widths = o1, o2, *(linear.out_features for linear in linears)
+    place = []
+    for i, weight in enumerate((first, second, third, fourth, fifth)):
+        place += [offsets[2 * i] + weight.reshape(-1), offsets[2 * i + 1] + torch.arange(widths[i])]
+    sizes = (taps, height, width - 4, c1, c2, p1, p2, d1, d2, d3, inputs)
+    return Plan(*sizes, offsets=tuple(offsets[:-1]), row=offsets[-1], place=torch.cat(place))
 
 
 def unfolded(images: Tensor, taps: int, dtype: torch.dtype) -> Tensor:
@@ -186,7 +182,7 @@ class ConvStack:
         self.images = unfolded(images, self.plan.taps, self.dtype)
         self.labels = labels.to(torch.int32)
         self.classes, self.sgd = classes, sgd
-        self.place = torch.cat(self.plan.places).to(images.device)
+        self.place = self.plan.place.to(images.device)
         self.buffers: dict[str, Tensor] = {}
         self.graphs: dict[tuple[int, int, int, bool, bool], torch.cuda.CUDAGraph] = {}
         self.room = (0, 0, 0)
@@ -301,248 +297,88 @@ class ConvStack:
             self.graphs[key].replay()
 
     def step(self, sessions: int, step: int, teach: bool, collect: bool, only: str = "") -> None:
-        """Launch the kernels of one step, or those whose name is `only`."""
+        """Launch the kernels of one step, or those called `only`."""
+        held = self.buffers | {"images": self.images, "labels": self.labels, "picks": self.buffers["picks"][step]}
+        for launch in self.launches(teach, collect):
+            if not only or only == launch.name:
+                grid = (launch.across, sessions) if launch.across else (sessions,)
+                _, warps, stages = launch.tile
+                tensors = [held[name] for name in launch.tensors.split()]
+                launch.kernel[grid](*tensors, **launch.constants, num_warps=warps, num_stages=stages)
+
+    # fmt: off
+    def launches(self, teach: bool, collect: bool) -> list[Launch]:
+        """The kernels of a step in order, with the names of their tensors and their constants."""
         from pipecycle.train import kernels
 
-        p, t, held = self.plan, self.tiles, self.buffers
+        p, t, sgd = self.plan, self.tiles, self.sgd
         batch, rows = self.room[2], power(self.room[2])
-        (w1, b1, w2, b2, f1, e1, f2, e2, f3, e3), row = p.offsets, p.row
-        picks, live = held["picks"][step], held["live"]
-        w, s = held["w"], held["s"]
-        both = (w, s, held["velocity"], held["start"], held["rate"], live)
-        ip = {"IP": self.products}
-        sgd = {
-            "MOMENTUM": float(self.sgd.momentum),
-            "DECAY": float(self.sgd.weight_decay),
-            "PULL": float(self.sgd.proximal),
-            "COPY": self.dtype != torch.float32,
-        }
-        one = {"B": batch, "H": p.height, "W": p.width, "C": p.taps, "N": p.c1}
-        two = {"B": batch, "H": p.p1[0], "W": p.p1[1], "C": p.c1, "N": p.c2}
+        w1, b1, w2, b2, f1, e1, f2, e2, f3, e3 = p.offsets
         pixels1, pixels2 = batch * p.p1[0] * p.p1[1], batch * p.p2[0] * p.p2[1]
-
-        def go(name: str, kernel: Any, across: int, tile: tuple[int, int, int], *arguments: Any, **rest: Any) -> None:
-            if not only or only == name:
-                grid = (across, sessions) if across else (sessions,)
-                kernel[grid](*arguments, **rest, num_warps=tile[1], num_stages=tile[2])
-
-        go(
-            "conv1",
-            kernels.conv_forward,
-            -(-pixels1 // t.conv1[0]),
-            t.conv1,
-            self.images,
-            picks,
-            w,
-            s,
-            held["y1"],
-            held["corner1"],
-            live,
-            P=row,
-            WEIGHT=w1,
-            BIAS=b1,
-            **one,
-            KH=5,
-            KW=1,
-            PH=p.p1[0],
-            PW=p.p1[1],
-            GATHER=True,
-            ROWS=t.conv1[0],
-            **ip,
-        )
-        go(
-            "conv2",
-            kernels.conv_forward,
-            -(-pixels2 // t.conv2[0]),
-            t.conv2,
-            held["y1"],
-            picks,
-            w,
-            s,
-            held["y2"],
-            held["corner2"],
-            live,
-            P=row,
-            WEIGHT=w2,
-            BIAS=b2,
-            **two,
-            KH=5,
-            KW=5,
-            PH=p.p2[0],
-            PW=p.p2[1],
-            GATHER=False,
-            ROWS=t.conv2[0],
-            **ip,
-        )
-        wide = min(p.d1, 128)
-        go(
-            "dense",
-            kernels.dense_forward,
-            p.d1 // wide,
-            t.dense,
-            held["y2"],
-            w,
-            s,
-            held["h"],
-            live,
-            P=row,
-            WEIGHT=f1,
-            BIAS=e1,
-            B=batch,
-            BP=rows,
-            K=p.inputs,
-            N=p.d1,
-            BK=t.dense[0],
-            BN=wide,
-            **ip,
-        )
-        go(
-            "head",
-            kernels.head,
-            0,
-            t.head,
-            held["h"],
-            held["dh"],
-            picks,
-            self.labels,
-            held["table"],
-            held["sums"],
-            held["counts"],
-            *both,
-            P=row,
-            WEIGHT2=f2,
-            BIAS2=e2,
-            WEIGHT3=f3,
-            BIAS3=e3,
-            B=batch,
-            BP=rows,
-            D1=p.d1,
-            D2=p.d2,
-            D3=p.d3,
-            CLASSES=self.classes,
-            BK=min(p.d1, t.head[0]),
-            TEACH=teach,
-            COLLECT=collect,
-            **ip,
-            **sgd,
-        )
-        go(
-            "back",
-            kernels.dense_backward,
-            -(-p.inputs // t.back[0]),
-            t.back,
-            held["y2"],
-            held["corner2"],
-            held["dh"],
-            held["dy2"],
-            *both,
-            P=row,
-            WEIGHT=f1,
-            BIAS=e1,
-            B=batch,
-            BP=rows,
-            K=p.inputs,
-            N=p.d1,
-            C=p.c2,
-            PH=p.p2[0],
-            PW=p.p2[1],
-            BK=t.back[0],
-            BN=wide,
-            **ip,
-            **sgd,
-        )
-        shape2 = {"OH": 2 * p.p2[0], "OW": 2 * p.p2[1]}
-        go(
-            "inputs2",
-            kernels.conv_inputs,
-            -(-pixels1 // t.inputs2[0]),
-            t.inputs2,
-            held["dy2"],
-            held["y1"],
-            s,
-            held["dy1"],
-            live,
-            P=row,
-            WEIGHT=w2,
-            **two,
-            KH=5,
-            KW=5,
-            **shape2,
-            ROWS=t.inputs2[0],
-            **ip,
-        )
-        go(
-            "weights2",
-            kernels.conv_weights,
-            5,
-            t.weights2,
-            held["y1"],
-            picks,
-            held["dy2"],
-            held["corner2"],
-            *both,
-            P=row,
-            WEIGHT=w2,
-            **two,
-            **shape2,
-            OUTER=p.p1[1] * p.c1,
-            INNER=p.c1,
-            GATHER=False,
-            POOLED=False,
-            ROWS=t.weights2[0],
-            **ip,
-            **sgd,
-        )
-        go(
-            "weights1",
-            kernels.conv_weights,
-            1,
-            t.weights1,
-            self.images,
-            picks,
-            held["dy1"],
-            held["corner1"],
-            *both,
-            P=row,
-            WEIGHT=w1,
-            **one,
-            OH=p.p1[0],
-            OW=p.p1[1],
-            OUTER=0,
-            INNER=p.width * p.taps,
-            GATHER=True,
-            POOLED=True,
-            ROWS=t.weights1[0],
-            **ip,
-            **sgd,
-        )
-        small = (128, 4, 2)
-        go(
-            "biases",
-            kernels.biases,
-            0,
-            small,
-            held["dy2"],
-            *both,
-            P=row,
-            BIAS=b2,
-            R=4 * pixels2,
-            N=p.c2,
-            ROWS=128,
-            **sgd,
-        )
-        go("biases", kernels.biases, 0, small, held["dy1"], *both, P=row, BIAS=b1, R=pixels1, N=p.c1, ROWS=128, **sgd)
-
-
-KERNELS = ("conv1", "conv2", "dense", "head", "back", "inputs2", "weights2", "weights1", "biases")
+        small, wide = (128, 4, 2), min(p.d1, 128)
+        state = "w s velocity start rate live"
+        row, ip = {"P": p.row}, {"IP": self.products}
+        update = {"P": p.row, "COPY": self.dtype != torch.float32, "MOMENTUM": float(sgd.momentum),
+                  "DECAY": float(sgd.weight_decay), "PULL": float(sgd.proximal)}
+        one = {"B": batch, "H": p.height, "W": p.width, "C": p.taps, "N": p.c1} | ip
+        two = {"B": batch, "H": p.p1[0], "W": p.p1[1], "C": p.c1, "N": p.c2} | ip
+        out2 = {"OH": 2 * p.p2[0], "OW": 2 * p.p2[1]}
+        fc1 = {"WEIGHT": f1, "BIAS": e1, "B": batch, "BP": rows, "K": p.inputs, "N": p.d1, "BN": wide} | ip
+        return [
+            Launch("conv1", kernels.conv_forward, -(-pixels1 // t.conv1[0]), t.conv1,
+                   "images picks w s y1 corner1 live",
+                   one | row | {"WEIGHT": w1, "BIAS": b1, "KH": 5, "KW": 1, "PH": p.p1[0], "PW": p.p1[1],
+                                "GATHER": True, "ROWS": t.conv1[0]}),
+            Launch("conv2", kernels.conv_forward, -(-pixels2 // t.conv2[0]), t.conv2,
+                   "y1 picks w s y2 corner2 live",
+                   two | row | {"WEIGHT": w2, "BIAS": b2, "KH": 5, "KW": 5, "PH": p.p2[0], "PW": p.p2[1],
+                                "GATHER": False, "ROWS": t.conv2[0]}),
+            Launch("dense", kernels.dense_forward, p.d1 // wide, t.dense,
+                   "y2 w s h live",
+                   fc1 | row | {"BK": t.dense[0]}),
+            Launch("head", kernels.head, 0, t.head,
+                   f"h dh picks labels table sums counts {state}",
+                   update | ip | {"WEIGHT2": f2, "BIAS2": e2, "WEIGHT3": f3, "BIAS3": e3, "B": batch, "BP": rows,
+                                  "D1": p.d1, "D2": p.d2, "D3": p.d3, "CLASSES": self.classes,
+                                  "BK": min(p.d1, t.head[0]), "TEACH": teach, "COLLECT": collect}),
+            Launch("back", kernels.dense_backward, -(-p.inputs // t.back[0]), t.back,
+                   f"y2 corner2 dh dy2 {state}",
+                   fc1 | update | {"C": p.c2, "PH": p.p2[0], "PW": p.p2[1], "BK": t.back[0]}),
+            Launch("inputs2", kernels.conv_inputs, -(-pixels1 // t.inputs2[0]), t.inputs2,
+                   "dy2 y1 s dy1 live",
+                   two | row | out2 | {"WEIGHT": w2, "KH": 5, "KW": 5, "ROWS": t.inputs2[0]}),
+            Launch("weights2", kernels.conv_weights, 5, t.weights2,
+                   f"y1 picks dy2 corner2 {state}",
+                   two | update | out2 | {"WEIGHT": w2, "OUTER": p.p1[1] * p.c1, "INNER": p.c1, "GATHER": False,
+                                          "POOLED": False, "ROWS": t.weights2[0]}),
+            Launch("weights1", kernels.conv_weights, 1, t.weights1,
+                   f"images picks dy1 corner1 {state}",
+                   one | update | {"WEIGHT": w1, "OH": p.p1[0], "OW": p.p1[1], "OUTER": 0,
+                                   "INNER": p.width * p.taps, "GATHER": True, "POOLED": True, "ROWS": t.weights1[0]}),
+            Launch("biases", kernels.biases, 0, small, f"dy2 {state}",
+                   update | {"BIAS": b2, "R": 4 * pixels2, "N": p.c2, "ROWS": 128}),
+            Launch("biases", kernels.biases, 0, small, f"dy1 {state}",
+                   update | {"BIAS": b1, "R": pixels1, "N": p.c1, "ROWS": 128}),
+        ]
+    # fmt: on
 
 
 def default_tiles(chain: list[nn.Module], precision: str) -> Tiles:
     """Tiles by what was measured on an H200."""
     found = _sizes(chain)
-    tiles = Tiles()
-    if found is not None and power(found[1][0].out_features) > 128:
-        tiles = evolve(tiles, dense=(32, 4, 3), back=(32, 4, 1), head=(64, 4, 1))
+    assert found is not None
+    convs, linears = found
+    large = max(power(conv.out_channels) for conv in convs) > 16
+    tiles = LARGE if large else SMALL
     if precision != "bf16":
-        tiles = evolve(tiles, dense=(32, 4, 2), back=(32, 4, 1), head=(32, 4, 1))
+        tiles = LARGE32 if large else SMALL32
+    if power(linears[0].out_features) > 128:
+        tiles = evolve(tiles, head=(32, 4, 1))
     return tiles
+
+
+SMALL = Tiles()
+LARGE = Tiles(conv1=(64, 4, 3), conv2=(32, 4, 3), inputs2=(128, 8, 3), weights2=(32, 4, 3))
+SMALL32 = Tiles(conv1=(64, 4, 2), conv2=(64, 4, 2), inputs2=(64, 4, 2), weights2=(32, 4, 2), weights1=(32, 4, 2),
+                dense=(32, 4, 2), head=(32, 4, 1))  # fmt: skip
+LARGE32 = evolve(SMALL32, conv1=(32, 4, 2), conv2=(32, 4, 2))

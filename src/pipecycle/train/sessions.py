@@ -25,6 +25,8 @@ Precision = Literal["fp32", "tf32", "bf16"]
 PRECISIONS = ("fp32", "tf32", "bf16")
 
 DENSE_CHUNK = {"cpu": 32, "cuda": 256}
+LARGEST_BATCH = 64
+"""Above it the conv path leaves the work to the reference."""
 REFERENCE_CHUNK = {"cpu": 8, "cuda": 64}
 """Sessions computed together.  Multiples of 32 where sums are laid out across sessions, so that vector instructions
 never end in a scalar remainder, whose rounding may differ."""
@@ -83,6 +85,8 @@ class Trained:
 
 
 class Executor(Protocol):
+    """The contract of `Loop` and `Stacked`."""
+
     def run(
         self,
         reference: Tensor,
@@ -293,8 +297,7 @@ class Stacked(Base):
 
             assert chain is not None
             self.conv = ConvStack(chain, images, self.labels, classes, self.sgd, precision)
-        else:
-            self.module = deepcopy(module).to(device=images.device, dtype=images.dtype)
+        self.module = deepcopy(module).to(device=images.device, dtype=images.dtype)
 
     def run(
         self,
@@ -308,7 +311,7 @@ class Stacked(Base):
         with torch.no_grad(), steady(self.precision):
             work = self._work(reference, batches, lr, teachers)
             out = Trained(torch.empty_like(work.reference), *self._blank(len(reference), collect))
-            if self.path == "conv":
+            if self.path == "conv" and batches.shape[2] <= LARGEST_BATCH:
                 rates = torch.full_like(work.reference[:, 0], self.sgd.lr) if work.lr is None else work.lr
                 self.conv.run(work.reference, work.batches, rates, work.table, out.parameters, out.sums, out.counts)
                 return out

@@ -1,0 +1,197 @@
+"""The trainer on real data: it learns, agrees with itself, forgets what it may, and stops where it should."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pipecycle import InputError, build, plan
+from pipecycle.data import Task
+from pipecycle.policies import REGISTRY, PipeCycle
+from pipecycle.train.analysis import evaluate, version_recipe
+from pipecycle.train.engine import Engine, pick_device, train, train_many
+from pipecycle.train.history import checkpoints, current_sessions
+from pipecycle.train.job import Job, Watch
+from pipecycle.train.problem import Problem, Recipe, problem, session_numbers
+from pipecycle.train.sessions import LocalSGD
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Problem:
+    return problem("digits", "mlp", clients=20)
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_policy_learns_digits(name: str, digits: Problem) -> None:
+    history = train(plan(build(name), 0.5, clients=20, slots=1500), digits, device="cpu")
+    assert history.ended == "finished"
+    assert history.final.accuracy > (50.0 if name == "fedbacys-odd" else 80.0)  # five times chance and more
+    frame = history.frame()
+    assert frame["slot"].tolist() == list(range(150, 1501, 150))
+    assert frame["best"].is_monotonic_increasing
+    assert (frame["energy"].diff().dropna() > 0).all()
+
+
+def test_jobs_do_not_disturb_each_other(digits: Problem) -> None:
+    """Alone, or stacked with others of another policy, trial and distribution: the same bytes."""
+    other = problem(digits.task, "mlp", clients=20, alpha=0.2, trial=3)
+    cases = [("pipecycle", digits, 0), ("fedavg", other, 3), ("flda", digits, 0), ("mifa", other, 3)]
+
+    def jobs() -> list[Job]:
+        return [Job(plan(build(name), 0.4, clients=20, slots=400, trial=trial), on) for name, on, trial in cases]
+
+    together = train_many(jobs(), device="cpu")
+    alone = [train_many([job], device="cpu", width=7)[0] for job in jobs()]
+    assert [history.csv() for history in together] == [history.csv() for history in alone]
+    assert len({history.csv() for history in together}) == 4
+
+
+def test_memory_grows_with_live_versions_only(digits: Problem) -> None:
+    most: dict[int, int] = {}
+    for slots in (500, 4000):
+        job = Job(plan(PipeCycle(groups=4), 0.5, clients=20, slots=slots, session=5), digits)
+        peak = 0
+
+        def look(engine: Engine, job: Job = job) -> None:
+            nonlocal peak
+            peak = max(peak, len(job.versions) + len(job.updates) + len(job.snapshots))
+
+        train_many([job], device="cpu", tick=look)
+        assert len(job.versions) + len(job.updates) + len(job.snapshots) <= 4 + 4  # what is in flight at the end
+        most[slots] = peak
+    assert most[4000] <= most[500] + 2
+    assert most[4000] < 20
+
+
+def test_the_budget_checkpoint_is_the_last_slot_within(digits: Problem) -> None:
+    schedule = plan(build("fedavg"), 0.5, clients=20, slots=600)
+    points = checkpoints(schedule, 150, budget=2000.0)
+    (extra,) = [point for point in points if point.budget]
+    spent = schedule.energy.spent / 2**20
+    assert spent[extra.slot - 1] <= 2000 < spent[extra.slot]
+    history = train(schedule, digits, Watch(budget=2000.0), device="cpu")
+    assert history.at_budget.slot == extra.slot
+    never = train(schedule, digits, Watch(budget=1e9), device="cpu")
+    assert never.at_budget == never.final
+
+
+def test_the_mean_over_clients_counts_finished_sessions_only(digits: Problem) -> None:
+    schedule = plan(PipeCycle(groups=1), 1.0, clients=20, slots=60)
+    # Groups of 8 form at slots 20 and 40: after 40 slots the first has ended, after 39 it has not.
+    assert (current_sessions(schedule, 39) < 0).all()
+    assert (current_sessions(schedule, 40) >= 0).sum() == 8
+    history = train(schedule, digits, Watch(every=20, clients_every=20), device="cpu")
+    start = history.rows[0]
+    assert start.clients_accuracy == pytest.approx(start.accuracy)  # nobody has finished: everybody holds x_0
+    assert history.rows[1].clients_accuracy is not None
+    assert history.rows[1].clients_accuracy > start.accuracy
+    assert history.rows[1].version == 0  # the first model is still on its way
+
+
+def test_recipes_on_real_weights(digits: Problem) -> None:
+    schedule = plan(PipeCycle(groups=3), 1.0, clients=20, slots=300, session=6)
+    ancestry = schedule.ancestry
+    last = ancestry.events
+    recipes = [ancestry.virtual(last), ancestry.perturbation(last), version_recipe(int(ancestry.event_versions[last]))]
+    z, e, x = evaluate(schedule, digits, recipes, device="cpu", dtype=torch.float64)
+    assert torch.allclose(e, z - x, atol=1e-12)
+    assert float(e.norm()) > 0.1 * float((x - digits.initial.double()).norm())
+    # e_tau is what the other chains did: z has all groups' updates, x only its own line's.
+    line, walk = [], last
+    while walk:
+        line.append(walk)
+        walk = int(ancestry.parents[walk])
+    own = evaluate(schedule, digits, [version_recipe(int(ancestry.event_versions[event])) for event in line],
+                   device="cpu", dtype=torch.float64)  # fmt: skip
+    assert torch.equal(own[0], x)
+
+
+def test_divergence_is_recorded(digits: Problem) -> None:
+    wild = Problem(digits.task, digits.split, digits.module, 0, Recipe(LocalSGD(lr=1e30)))
+    schedule = plan(build("fedavg"), 0.5, clients=20, slots=600)
+    job = Job(schedule, wild)
+    (history,) = train_many([job], device="cpu")
+    assert history.ended == "diverged"
+    assert history.final.diverged
+    test_labels = digits.task.y_test[digits.split.test]
+    assert history.final.accuracy == pytest.approx(100 * (test_labels == 0).mean())
+    assert history.final.slot < 600
+    assert job.model is not None
+
+
+def test_early_stopping_literal_and_late(digits: Problem) -> None:
+    """A learning rate too small to learn: as printed the rule fires on the chance plateau, armed late it waits."""
+    still = Problem(digits.task, digits.split, digits.module, 0, Recipe(LocalSGD(lr=1e-12)))
+    schedule = plan(build("fedavg"), 0.5, clients=20, slots=3000)
+    stops = {}
+    for rule in ("off", "literal", "late"):
+        history = train(schedule, still, Watch(every=20, early_stop=rule), device="cpu")  # type: ignore[arg-type]
+        stops[rule] = (history.ended, history.final.slot)
+    assert stops == {"off": ("finished", 3000), "literal": ("early", 200), "late": ("early", 600)}
+
+
+def test_options_of_the_optimiser_change_the_outcome(digits: Problem) -> None:
+    schedule = plan(build("fedavg"), 0.5, clients=20, slots=300)
+    seen = set()
+    for recipe in (
+        Recipe(),
+        Recipe(LocalSGD(momentum=0.9)),
+        Recipe(LocalSGD(weight_decay=0.1)),
+        Recipe(LocalSGD(proximal=1.0)),
+        Recipe(lr_decay=0.5),
+        Recipe(replacement=True),
+        Recipe(batch=5),
+    ):
+        changed = Problem(digits.task, digits.split, digits.module, 0, recipe)
+        seen.add(train(schedule, changed, device="cpu").csv())
+    assert len(seen) == 7
+
+
+def test_session_numbers_count_per_client() -> None:
+    schedule = plan(build("fedavg"), 0.6, clients=5, slots=200, session=4)
+    numbers = session_numbers(schedule)
+    for client in range(5):
+        mine = numbers[schedule.sessions.client == client]
+        assert mine.tolist() == list(range(len(mine)))
+
+
+def test_callbacks_hear_every_checkpoint(digits: Problem) -> None:
+    heard: list[int] = []
+    job = Job(
+        plan(build("fedavg"), 0.5, clients=20, slots=450), digits, callbacks=(lambda job, row: heard.append(row.slot),)
+    )
+    train_many([job], device="cpu")
+    assert heard == [150, 300, 450]
+
+
+def test_the_same_trial_gives_the_same_problem() -> None:
+    one, two, other = (problem("digits", "lenet", clients=10, alpha=0.1, trial=trial) for trial in (4, 4, 5))
+    assert torch.equal(one.initial, two.initial)
+    assert one.split.digest() == two.split.digest()
+    assert not torch.equal(one.initial, other.initial)
+
+
+@pytest.mark.parametrize("device", ["tpu", "cuda:99", "gpu", "mps"])
+def test_devices_that_are_not_there_are_refused(device: str) -> None:
+    with pytest.raises(InputError, match=f"device = {device}"):
+        pick_device(device)
+
+
+def test_a_schedule_and_a_split_of_different_sizes_are_refused(digits: Problem) -> None:
+    with pytest.raises(InputError, match="the schedule has 7 clients and the split 20"):
+        Job(plan(build("fedavg"), 0.5, clients=7, slots=50), digits)
+
+
+def test_arrays_of_ones_own() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 6)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64) + 2 * (x[:, 1] > 0)
+    learnt = problem(Task(x[:300], y[:300], x[300:], y[300:]), "mlp", clients=10)
+    history = train(plan(build("fedavg"), 0.5, clients=10, slots=2000), learnt, device="cpu")
+    assert history.final.accuracy > 85
