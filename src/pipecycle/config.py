@@ -153,6 +153,11 @@ def read_config(path: Path) -> Config:
         raise InputError(f"{path}: cannot be read ({reason(error)})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: is not TOML ({error})") from None
+    return sections(values, str(path))
+
+
+def sections(values: dict[str, Any], path: str) -> Config:
+    """A configuration from the sections of a file; `path` is for the messages."""
     made_for = values.pop("format", FORMAT)
     if made_for != FORMAT:
         raise InputError(f"{path}: is a configuration of format {made_for}, this version reads format {FORMAT}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from pipecycle.config import Config
-from pipecycle.data import load, load_split
+from pipecycle.data import Task, load, load_split
 from pipecycle.errors import InputError
 from pipecycle.files import reason, write
 from pipecycle.plan import plan
@@ -23,8 +24,9 @@ from pipecycle.schedule import Schedule
 from pipecycle.specs import parse_harvest
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from pipecycle.train.engine import Engine
-    from pipecycle.train.history import History
     from pipecycle.train.job import Callback, Job
     from pipecycle.train.problem import Problem
 
@@ -36,6 +38,12 @@ class Interrupted(Exception):
     """The run was asked to stop; its state is on disk."""
 
 
+@cache
+def _task(name: str) -> Task:
+    """Loaded once: runs that share their data can be stacked."""
+    return load(name)
+
+
 def prepare(config: Config) -> tuple[Schedule, Problem]:
     """The schedule and the problem of a configuration; nothing is written."""
     from pipecycle.train.problem import Recipe, problem
@@ -44,7 +52,7 @@ def prepare(config: Config) -> tuple[Schedule, Problem]:
     world, data, train = config.world, config.data, config.train
     sgd = LocalSGD(lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay, proximal=train.proximal)
     recipe = Recipe(sgd, train.batch, train.replacement, train.lr_decay, train.distillation)
-    task = load(data.name)
+    task = _task(data.name)
     split = None if data.split is None else load_split(Path(data.split), task, trial=world.trial)
     clients = world.clients if split is None else len(split)
     learnt = problem(
@@ -84,7 +92,7 @@ def clear(path: Path) -> None:
 
 
 class RunFolder:
-    """A run on disk; `train` begins it, goes on with it, or finds that it is finished."""
+    """A run on disk: `begin` gives its job, new or resumed, `save` and `finish` write what comes out."""
 
     def __init__(self, path: Path, config: Config) -> None:
         self.path, self.config = path, config
@@ -93,29 +101,24 @@ class RunFolder:
         if known.exists() and known.read_text() != config.text():
             raise InputError(f"{path}: holds a run with another configuration; choose another folder, or --fresh")
 
+    @staticmethod
+    def is_finished(path: Path) -> bool:
+        return (path / "result.json").exists()
+
     @property
     def finished(self) -> bool:
-        return (self.path / "result.json").exists()
+        return self.is_finished(self.path)
 
     def result(self) -> dict[str, Any]:
         """The closing figures of a finished run."""
         values: dict[str, Any] = json.loads((self.path / "result.json").read_text())
         return values
 
-    def train(
-        self,
-        *,
-        device: str = "auto",
-        save_every: float = 60.0,
-        show: Show | None = None,
-        callbacks: tuple[Callback, ...] = (),
-    ) -> History:
-        """Run to the end, saving every so many seconds and when asked to stop (Ctrl-C, SIGTERM)."""
-        from pipecycle.train.checkpoint import load_job, save_job
-        from pipecycle.train.engine import pick_device, train_many
+    def begin(self, like: Tensor, callbacks: tuple[Callback, ...] = ()) -> Job:
+        """The run's job, at the point that its checkpoint holds if there is one."""
+        from pipecycle.train.checkpoint import load_job
         from pipecycle.train.job import Job, Watch
 
-        place = pick_device(device)
         schedule, learnt = prepare(self.config)
         try:
             self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
@@ -125,30 +128,21 @@ class RunFolder:
         schedule.save(self.path / "schedule.npz")
         look = self.config.look
         watch = Watch(look.every, look.clients_every, self.config.world.budget, look.early_stop)  # type: ignore[arg-type]
-        job = Job(schedule, learnt, watch, callbacks=callbacks)
-        identity = f"{self.config.identity()}/{schedule.digest()}"
+        job = Job(schedule, learnt, watch, name=self.path.name, callbacks=callbacks)
+        self.identity = f"{self.config.identity()}/{schedule.digest()}"
         if self.checkpoint.exists():
-            load_job(job, self.checkpoint, identity, learnt.initial.to(place)[:0])
-        last = time.monotonic()
+            load_job(job, self.checkpoint, self.identity, like)
+        return job
 
-        def keep(engine: Engine) -> None:
-            nonlocal last
-            if show is not None:
-                show(engine)
-            if stop.asked or time.monotonic() - last >= save_every:
-                engine.settle()
-                save_job(job, self.checkpoint, identity)
-                write(self.path / "metrics.csv", job.history.csv())
-                last = time.monotonic()
-            if stop.asked and not job.over:
-                raise Interrupted
+    def save(self, job: Job) -> None:
+        """Keep what the rest of the run depends on, and the metrics so far."""
+        from pipecycle.train.checkpoint import save_job
 
-        with _Stop.watched() as stop:
-            train_many([job], device=place, precision=self.config.train.precision, tick=keep)  # type: ignore[arg-type]
-        self._finish(job)
-        return job.history
+        save_job(job, self.checkpoint, self.identity)
+        write(self.path / "metrics.csv", job.history.csv())
 
-    def _finish(self, job: Job) -> None:
+    def finish(self, job: Job) -> None:
+        """Write what came out; the checkpoint is no longer needed."""
         from safetensors.torch import save
 
         from pipecycle.models import split
@@ -161,6 +155,58 @@ class RunFolder:
         write(self.path / "metrics.csv", job.history.csv())
         write(self.path / "result.json", json.dumps(result(job), indent=1) + "\n")
         self.checkpoint.unlink(missing_ok=True)
+
+
+def train_folders(
+    folders: Sequence[RunFolder],
+    *,
+    device: str = "auto",
+    save_every: float = 60.0,
+    show: Show | None = None,
+    callbacks: tuple[Callback, ...] = (),
+    failed: Callable[[RunFolder, InputError], None] | None = None,
+) -> None:
+    """Bring all runs to their end, stacked, saving every so many seconds and when asked to stop (Ctrl-C, SIGTERM).
+
+    A run that cannot begin is handed to `failed`, if there is one, and does not stop the others."""
+    import torch
+
+    from pipecycle.train.engine import pick_device, train_many
+
+    place = pick_device(device)
+    jobs: list[tuple[RunFolder, Job]] = []
+    for folder in folders:
+        try:
+            jobs.append((folder, folder.begin(torch.empty(0, device=place), callbacks)))
+        except InputError as error:
+            if failed is None:
+                raise
+            failed(folder, error)
+    unfinished = {id(job): (folder, job) for folder, job in jobs}
+    last = time.monotonic()
+
+    def keep(engine: Engine) -> None:
+        nonlocal last
+        if show is not None:
+            show(engine)
+        for key, (folder, job) in list(unfinished.items()):
+            if job.over:
+                folder.finish(job)
+                del unfinished[key]
+        if unfinished and (stop.asked or time.monotonic() - last >= save_every):
+            engine.settle()
+            for folder, job in unfinished.values():
+                folder.save(job)
+            last = time.monotonic()
+        if unfinished and stop.asked:
+            raise Interrupted
+
+    for precision in sorted({folder.config.train.precision for folder, _ in jobs}):
+        some = [job for folder, job in jobs if folder.config.train.precision == precision]
+        with _Stop.watched() as stop:
+            train_many(some, device=place, precision=precision, tick=keep)  # type: ignore[arg-type]
+    for folder, job in list(unfinished.values()):
+        folder.finish(job)
 
 
 def result(job: Job) -> dict[str, Any]:

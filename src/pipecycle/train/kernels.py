@@ -263,8 +263,8 @@ def head(  # noqa: PLR0915
     shares = shares / tl.sum(shares, 1)[:, None]
     own = n3[None, :] == y[:, None]
     if TEACH:
-        at = table + model * (CLASSES * CLASSES) + y[:, None] * CLASSES + n3[None, :]
-        target = tl.load(at, mask=inside & there[:, None], other=0.0)
+        rows3 = table + model * (CLASSES * CLASSES) + y[:, None] * CLASSES + n3[None, :]
+        target = tl.load(rows3, mask=inside & there[:, None], other=0.0)
         slope = shares * tl.sum(target, 1)[:, None] - target
     else:
         slope = shares - tl.where(own, 1.0, 0.0)
@@ -272,12 +272,12 @@ def head(  # noqa: PLR0915
     if COLLECT:
         seen = tl.where(own & there[:, None], 1.0, 0.0)
         logits = tl.where(inside & there[:, None], z, 0.0)
-        at = sums + model * (CLASSES * CLASSES) + n3[:, None] * CLASSES + n3[None, :]
+        to_sums = sums + model * (CLASSES * CLASSES) + n3[:, None] * CLASSES + n3[None, :]
         both = (n3 < CLASSES)[:, None] & inside
         more = tl.dot(tl.trans(seen), logits, input_precision="ieee")
-        tl.store(at, tl.load(at, mask=both, other=0.0) + more, mask=both)
-        at = counts + model * CLASSES + n3
-        tl.store(at, tl.load(at, mask=n3 < CLASSES, other=0.0) + tl.sum(seen, 0), mask=n3 < CLASSES)
+        tl.store(to_sums, tl.load(to_sums, mask=both, other=0.0) + more, mask=both)
+        to_counts = counts + model * CLASSES + n3
+        tl.store(to_counts, tl.load(to_counts, mask=n3 < CLASSES, other=0.0) + tl.sum(seen, 0), mask=n3 < CLASSES)
 
     lr = tl.load(rate + model)
     narrow = slope.to(h.dtype.element_ty)

@@ -125,11 +125,12 @@ class _Flatten:
 
 
 class _Relu:
-    def __init__(self) -> None:
+    def __init__(self, in_place: bool) -> None:
         self.parameters: list[Tensor] = []
+        self.in_place = in_place
 
     def forward(self, x: Tensor) -> Tensor:
-        self.y = x.relu()
+        self.y = x.relu_() if self.in_place else x.relu()
         return self.y
 
     def backward(self, g: Tensor, grads: list[Tensor], deeper: bool) -> Tensor:
@@ -139,7 +140,7 @@ class _Relu:
 
 class _Tanh(_Relu):
     def forward(self, x: Tensor) -> Tensor:
-        self.y = x.tanh()
+        self.y = x.tanh_() if self.in_place else x.tanh()
         return self.y
 
     def backward(self, g: Tensor, grads: list[Tensor], deeper: bool) -> Tensor:
@@ -147,7 +148,7 @@ class _Tanh(_Relu):
         return dx
 
 
-def _op(layer: nn.Module, like: Tensor) -> Op:
+def _op(layer: nn.Module, before: nn.Module | None, like: Tensor) -> Op:
     if isinstance(layer, nn.Linear):
         return _Linear(layer, like)
     if isinstance(layer, nn.Conv2d):
@@ -156,14 +157,15 @@ def _op(layer: nn.Module, like: Tensor) -> Op:
         return _MaxPool(layer)
     if isinstance(layer, nn.Flatten):
         return _Flatten()
-    return _Tanh() if isinstance(layer, nn.Tanh) else _Relu()
+    own = isinstance(before, nn.Linear | nn.Conv2d | nn.MaxPool2d)
+    return _Tanh(own) if isinstance(layer, nn.Tanh) else _Relu(own)
 
 
 class Chain:
     """Logits and gradients of one session; `parameters` are in the module's order."""
 
     def __init__(self, chain: list[nn.Module], like: Tensor) -> None:
-        self.ops = [_op(layer, like) for layer in chain]
+        self.ops = [_op(layer, before, like) for before, layer in zip([None, *chain], chain, strict=False)]
         self.parameters = [parameter for op in self.ops for parameter in op.parameters]
         self.first = next(i for i, op in enumerate(self.ops) if op.parameters)
 

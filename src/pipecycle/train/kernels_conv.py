@@ -364,21 +364,32 @@ class ConvStack:
 
 
 def default_tiles(chain: list[nn.Module], precision: str) -> Tiles:
-    """Tiles by what was measured on an H200."""
+    """Tiles by what was measured on an H200, with lenet and cnn64."""
     found = _sizes(chain)
     assert found is not None
     convs, linears = found
-    large = max(power(conv.out_channels) for conv in convs) > 16
-    tiles = LARGE if large else SMALL
-    if precision != "bf16":
-        tiles = LARGE32 if large else SMALL32
-    if power(linears[0].out_features) > 128:
-        tiles = evolve(tiles, head=(32, 4, 1))
-    return tiles
+    tiles = TILES[precision][max(power(conv.out_channels) for conv in convs) > 16]
+    return evolve(tiles, head=(32, 4, 1)) if power(linears[0].out_features) > 128 else tiles
 
 
-SMALL = Tiles()
-LARGE = Tiles(conv1=(64, 4, 3), conv2=(32, 4, 3), inputs2=(128, 8, 3), weights2=(32, 4, 3))
-SMALL32 = Tiles(conv1=(64, 4, 2), conv2=(64, 4, 2), inputs2=(64, 4, 2), weights2=(32, 4, 2), weights1=(32, 4, 2),
-                dense=(32, 4, 2), head=(32, 4, 1))  # fmt: skip
-LARGE32 = evolve(SMALL32, conv1=(32, 4, 2), conv2=(32, 4, 2))
+# fmt: off
+TILES = {
+    "bf16": (
+        Tiles(),
+        Tiles(conv1=(64, 4, 4), conv2=(32, 4, 3), inputs2=(128, 8, 3), weights2=(32, 4, 3), weights1=(32, 4, 2)),
+    ),
+    "tf32": (
+        Tiles(conv1=(64, 8, 2), conv2=(64, 8, 2), inputs2=(64, 4, 2), weights2=(64, 4, 2), weights1=(32, 4, 3),
+              dense=(32, 4, 3)),
+        Tiles(conv1=(32, 4, 3), conv2=(32, 4, 2), inputs2=(64, 4, 3), weights2=(32, 4, 2), weights1=(16, 4, 2),
+              dense=(32, 4, 3)),
+    ),
+    "fp32": (
+        Tiles(conv1=(64, 4, 2), conv2=(64, 4, 3), inputs2=(64, 4, 2), weights2=(32, 4, 3), weights1=(16, 4, 3),
+              dense=(32, 4, 3)),
+        Tiles(conv1=(32, 4, 3), conv2=(64, 4, 2), inputs2=(64, 4, 3), weights2=(32, 4, 2), weights1=(32, 4, 2),
+              dense=(32, 4, 3), head=(32, 4, 1)),
+    ),
+}
+"""For at most 16 filters a layer, and for more."""
+# fmt: on

@@ -203,7 +203,7 @@ class Loop(Base):
         chain = layers(module)
         self.chain = None if chain is None else Chain(chain, images)
         if images.ndim == 4:
-            self.images = images.contiguous(memory_format=torch.channels_last)
+            self.images = images.permute(0, 2, 3, 1).contiguous()
         if self.chain is None:
             self.module = deepcopy(module).to(device=images.device, dtype=images.dtype)
             self.weights: list[Tensor] = list(self.module.parameters())
@@ -246,9 +246,8 @@ class Loop(Base):
             final.copy_(weight.detach())
 
     def _inputs(self, index: Tensor) -> Tensor:
-        if self.images.ndim != 4:
-            return self.images.index_select(0, index)
-        return self.images.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
+        x = self.images.index_select(0, index)
+        return x.permute(0, 3, 1, 2) if x.ndim == 4 else x
 
     def _gradients(self, x: Tensor, y: Tensor, table: Tensor | None) -> tuple[Tensor, list[Tensor]]:
         if self.chain is not None:

@@ -1,0 +1,158 @@
+"""`pipecycle run`: a live display, then what came out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from pipecycle.commands.shared import Json, settings
+from pipecycle.config import Config, read_config
+from pipecycle.errors import InputError
+from pipecycle.registry import parameters, policy_class
+from pipecycle.runs import Interrupted, RunFolder, clear, train_folders
+from pipecycle.specs import FORMS
+from pipecycle.summary import number
+
+if TYPE_CHECKING:
+    from pipecycle.train.engine import Engine
+
+
+def run(
+    policy: Annotated[str | None, typer.Argument(help="A scheduler, or your own as module:Class.")] = None,
+    data: Annotated[str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file.")] = None,
+    model: Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration of the labels. [default: IID]")] = None,
+    groups: Annotated[int | None, typer.Option(help="Concurrent groups G, for policies that have groups.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Charging probability per slot. [default: 0.5]")] = None,
+    clients: Annotated[int | None, typer.Option(help="How many clients. [default: 100]")] = None,
+    session: Annotated[int | None, typer.Option(help="Slots of one session (B). [default: 20]")] = None,
+    slots: Annotated[int | None, typer.Option(help="Horizon in slots. [default: 15000]")] = None,
+    budget: Annotated[float | None, typer.Option(help="Stop once the fleet has spent this many units.")] = None,
+    trial: Annotated[int | None, typer.Option(help="Picks weather, split, batches and every random choice.")] = None,
+    harvest: Annotated[str | None, typer.Option(metavar="SPEC", help=f"Instead of --delta: {FORMS}.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with any of the above; options win over it.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the policy, or any field: train.lr=0.1."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder. [default: runs/NAME]")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
+    save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 60.0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin again instead of resuming.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Plan a scheduler and train it on real data: accuracy against slots and energy, in a folder.
+
+    A finished run is shown, an unfinished one goes on to the very same result, whatever stopped it. Example:
+    pipecycle run pipecycle+ --groups 5 --data digits --slots 3000 --clients 40"""
+    if delta is not None and harvest is not None:
+        raise InputError("--delta and --harvest: give one of them, not both")
+    base = Config() if config is None else read_config(config)
+    if policy is not None and policy != base.policy:
+        base = Config(policy, {}, base.world, base.data, base.train, base.look)
+    if groups is not None and "groups" not in parameters(policy_class(base.policy)):
+        raise InputError(f"--groups {groups}: {base.policy} has no groups")
+    given = {
+        "policy.groups": groups,
+        "world.harvest": harvest if delta is None else f"bernoulli:{delta!r}",
+        "world.clients": clients,
+        "world.session": session,
+        "world.slots": slots,
+        "world.budget": budget,
+        "world.trial": trial,
+        "data.name": data,
+        "data.alpha": alpha,
+        "train.model": model,
+    }
+    options = {key: value for key, value in given.items() if value is not None}
+    for key, value in settings(set_ or []).items():
+        options[f"world.{key}" if key in ("capacity", "initial") else key] = value
+    conduct(base.changed(options), out, device, save_every, fresh, as_json)
+
+
+def conduct(config: Config, out: Path | None, device: str, save_every: float, fresh: bool, as_json: bool) -> None:
+    """Run a configuration in its folder and print the result."""
+    path = out or Path("runs") / name(config)
+    if fresh:
+        _clear(path)
+    folder = RunFolder(path, config)
+    console = Console(stderr=as_json)
+    if folder.finished:
+        if not as_json:
+            console.print(f"{path} is finished already (--fresh begins again).", highlight=False)
+    else:
+        _train(folder, device, save_every, console)
+    figures = folder.result()
+    if as_json:
+        print(json.dumps({**figures, "folder": str(path)}))
+        return
+    final, budget = figures["final"], figures["at_budget"]
+    console.print(
+        f"[bold]{figures['policy']}[/] ended ({figures['ended']}) at {final['accuracy']:.1f} % after "
+        f"{number(final['slot'])} slots and {number(final['energy'])} units; best {final['best']:.1f} %.",
+        highlight=False,
+    )
+    if config.world.budget is not None:
+        console.print(f"Within {number(config.world.budget)} units: {budget['accuracy']:.1f} %.", highlight=False)
+    console.print(f"In {path}: config.toml, schedule.npz, metrics.csv, model.safetensors.", highlight=False)
+
+
+def name(config: Config) -> str:
+    """A folder name that says what the run is, and differs wherever the configuration does."""
+    words = [config.policy, *(f"{key}-{value}" for key, value in sorted(config.settings.items()))]
+    words += [config.data.name, config.world.harvest, f"trial-{config.world.trial}", config.identity()[:8]]
+    return re.sub(r"[^A-Za-z0-9.+-]+", "-", "_".join(Path(word).name for word in words))
+
+
+def _clear(path: Path) -> None:
+    known = path / "config.toml"
+    if path.exists() and any(path.iterdir()) and not known.exists():
+        raise InputError(f"{path}: is not the folder of a run, so nothing in it is removed")
+    clear(path)
+
+
+def _train(folder: RunFolder, device: str, save_every: float, console: Console) -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    import torch
+
+    torch.set_num_threads(1)  # convolution gradients differ in bits between one thread and two
+    try:
+        if console.is_terminal:
+            with Live(console=console, refresh_per_second=4, transient=True) as live:
+                train_folders(
+                    [folder], device=device, save_every=save_every, show=lambda engine: live.update(_display(engine))
+                )
+        else:
+            train_folders([folder], device=device, save_every=save_every)
+    except Interrupted:
+        console.print(f"Stopped; the same command goes on from {folder.path}.", highlight=False)
+        raise typer.Exit(130) from None
+
+
+def _display(engine: Engine) -> Table:
+    (job,) = engine.jobs
+    elapsed = time.monotonic() - engine.started
+    done, total = job.steps_done, job.steps_total
+    rate = (done - engine.steps_before) / elapsed if elapsed else 0.0
+    rows: dict[str, Any] = {"steps": f"{done:,} of {total:,} ({100 * job.progress:.0f} %)"}
+    if job.history.rows:
+        last = job.history.final
+        rows["slots"] = f"{last.slot:,} of {job.schedule.slots:,}"
+        rows["energy"] = f"{last.energy:,.0f} units"
+        rows["accuracy"] = f"{last.accuracy:.1f} %, best {last.best:.1f} %"
+    rows["speed"] = f"{rate:,.0f} steps per second on {engine.device}"
+    if rate:
+        rows["time left"] = f"{(total - done) / rate:,.0f} s"
+    table = Table(show_header=False, box=None)
+    for key, value in rows.items():
+        table.add_row(f"[bold]{key}[/]", value)
+    return table
