@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pipecycle import __version__
-from pipecycle.commands import planning, running
+from pipecycle.commands import planning, running, sweeping
 from pipecycle.data.commands import app as data_app
 from pipecycle.errors import InputError
 
@@ -21,7 +21,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data", help="Data sets and how they are split between clients.")
-for command in (planning.plan, running.run, planning.show, planning.diff, planning.policies):
+for command in (
+    planning.plan,
+    running.run,
+    sweeping.sweep,
+    planning.show,
+    planning.diff,
+    planning.policies,
+    sweeping.config,
+):
     app.command()(command)
 
 

@@ -101,12 +101,12 @@ class Config:
 
     def text(self) -> str:
         """The whole configuration as TOML."""
-        lines = [f"format = {FORMAT}", "", "[policy]", f"name = {_toml(self.policy)}"]
-        lines += [f"{key} = {_toml(value)}" for key, value in sorted(self.settings.items()) if value is not None]
+        lines = [f"format = {FORMAT}", "", "[policy]", f"name = {toml(self.policy)}"]
+        lines += [f"{key} = {toml(value)}" for key, value in sorted(self.settings.items()) if value is not None]
         for section in SECTIONS:
             lines += ["", f"[{section}]"]
             values = attrs.asdict(getattr(self, section))
-            lines += [f"{key} = {_toml(value)}" for key, value in values.items() if value is not None]
+            lines += [f"{key} = {toml(value)}" for key, value in values.items() if value is not None]
         return "\n".join(lines) + "\n"
 
     def identity(self) -> str:
@@ -188,7 +188,7 @@ def _checked(key: str, value: Any, kind: Any) -> Any:
     raise InputError(f"{key} = {value}: needs {' or '.join(getattr(one, '__name__', str(one)) for one in allowed)}")
 
 
-def _toml(value: Any) -> str:
+def toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

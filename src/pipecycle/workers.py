@@ -7,6 +7,7 @@ import os
 import time
 import tomllib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -209,17 +210,19 @@ def estimate(folders: Sequence[RunFolder], *, device: str = "auto", workers: int
     jobs = {path: Job(*prepare(configs[path])) for _, shard in shards for path, _ in shard}
     place, first = shards[0]
 
+    marks: list[tuple[float, int]] = []
+
     def enough(engine: Engine) -> None:
-        if time.monotonic() - engine.started > 2.0:
+        """The first stack warms up; two seconds after it there is enough to go by."""
+        marks.append((time.monotonic(), engine.steps_done))
+        if marks[-1][0] - marks[0][0] > 2.0:
             raise _Enough
 
     started = time.monotonic()
-    some = [jobs[path] for path, _ in first]
-    try:
-        train_many(some, device=place, tick=enough)
-    except _Enough:
-        pass
-    rate = sum(job.steps_done for job in some) / (time.monotonic() - started)
+    with suppress(_Enough):
+        train_many([jobs[path] for path, _ in first], device=place, tick=enough)
+    (begun, before), (ended, after) = marks[0] if len(marks) > 1 else (started, 0), marks[-1]
+    rate = (after - before) / max(ended - begun, 1e-9)
     steps = sum(job.steps_total for job in jobs.values())
     longest = max(sum(jobs[path].steps_total for path, _ in shard) for _, shard in shards)
     return Estimate(len(folders), len(folders) - len(jobs), steps, rate * len(shards), longest / max(rate, 1e-9))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
 import torch
@@ -124,6 +125,8 @@ class Base:
             raise InputError(f"images are {images.dtype}: need to be float32 or float64")
         if labels.shape != images.shape[:1]:
             raise InputError(f"labels have shape {tuple(labels.shape)} for {len(images)} images: need one each")
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+            raise InputError(f"labels hold {int(labels.min())} to {int(labels.max())}: need to be 0 to {classes - 1}")
         self.module, self.classes, self.sgd = module, classes, sgd or LocalSGD()
         self.images, self.labels = images, labels.to(images.device)
         self.size = size(module)
@@ -146,6 +149,10 @@ class Base:
             scale = (there.to(self.images.dtype) / count).to(self.images.device)
         if lr is not None and lr.shape != reference.shape[:1]:
             raise InputError(f"lr has shape {tuple(lr.shape)}: needs one for each of {len(reference)} sessions")
+        square = (len(reference), self.classes, self.classes)
+        if teachers is not None and (teachers.logits.shape != square or teachers.valid.shape != square[:2]):
+            shapes = f"{tuple(teachers.logits.shape)} and {tuple(teachers.valid.shape)}"
+            raise InputError(f"teachers have shapes {shapes}: need {square} and {square[:2]}")
         return _Work(
             reference.to(self.images),
             batches.to(self.images.device),
@@ -265,7 +272,10 @@ class Stacked(Base):
 
     `dense`      chains of Linear, ReLU and Tanh, by batched products written out, on any device;
     `conv`       chains like lenet, cnn64 and wide, by our own kernels, on CUDA;
-    `reference`  any module by torch.func, on any device."""
+    `reference`  any module by torch.func, on any device.
+
+    Weights are always kept in the images' type; `precision` is that of the products on CUDA.  Only `conv` goes as low
+    as bf16, the others take tf32 instead; fp32 by `conv` is three tf32 products."""
 
     def __init__(
         self,
@@ -284,7 +294,10 @@ class Stacked(Base):
             raise InputError(f"precision = {precision}: needs one of {', '.join(PRECISIONS)}")
         self.precision = precision
         chain = layers(module)
-        self.path = stacked_path(module, images, precision) if path == "auto" else path
+        quickest = stacked_path(module, images, precision)
+        if path not in ("auto", "reference", quickest):
+            raise InputError(f"path = {path}: this module on {images.device.type} takes {quickest} or reference")
+        self.path = quickest if path == "auto" else path
         kind = images.device.type
         self.chunk = chunk or (DENSE_CHUNK if self.path == "dense" else REFERENCE_CHUNK).get(kind, 64)
         if self.path == "dense":
@@ -406,7 +419,7 @@ def stacked_path(
         return "reference"
     if dense(chain) and (images.ndim == 2 or isinstance(chain[0], nn.Flatten)):
         return "dense"
-    if images.is_cuda and images.dtype == torch.float32:
+    if images.is_cuda and images.dtype == torch.float32 and find_spec("triton"):
         from pipecycle.train.kernels_conv import fits
 
         return "conv" if fits(chain, images) else "reference"

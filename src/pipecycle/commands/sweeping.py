@@ -1,0 +1,154 @@
+"""`pipecycle sweep` and `pipecycle config`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import attrs
+import typer
+from rich.console import Console
+
+from pipecycle.commands.shared import Json, progress, settings
+from pipecycle.config import SECTIONS, Config, read_config, toml
+from pipecycle.errors import InputError
+from pipecycle.files import write
+from pipecycle.registry import parameters, policy_class
+from pipecycle.runs import Interrupted, RunFolder
+from pipecycle.summary import number
+from pipecycle.sweep import collect, read_sweep
+from pipecycle.workers import Tally, estimate, execute, execute_on_ray
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(help="A TOML file with [base], [matrix], trials and [[exclude]].")],
+    out: Annotated[Path | None, typer.Option(help="Where the runs and results go. [default: runs/FILE]")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say how many runs and steps, and how long it will take.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes on a CPU. [default: one per core]")] = None,
+    on: Annotated[str, typer.Option(help="local, or ray to hand the runs to a Ray cluster.")] = "local",
+    address: Annotated[str | None, typer.Option(help="The Ray cluster's address. [default: start one here]")] = None,
+    save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Run every combination of a matrix; finished runs are skipped, a stopped sweep goes on where it was.
+
+    All checkpoints end up in one tidy file, results.parquet (and results.csv)."""
+    if on not in ("local", "ray"):
+        raise InputError(f"--on {on}: needs local or ray")
+    plan = read_sweep(file)
+    home = out or Path("runs") / file.stem
+    folders = plan.folders(home)
+    console = Console(stderr=as_json)
+    if dry_run:
+        expected = estimate(folders, device=device, workers=workers)
+        if as_json:
+            print(json.dumps(attrs.asdict(expected)))
+        else:
+            console.print(
+                f"{number(expected.runs)} runs, {number(expected.finished)} of them finished; "
+                f"{number(expected.steps)} client-steps to go at "
+                f"{number(round(expected.steps_per_second))} per second: about {duration(expected.seconds)}.",
+                highlight=False,
+            )
+        return
+    failed = carry_out(
+        folders, console, device=device, workers=workers, ray=on == "ray", address=address, save_every=save_every
+    )
+    rows = save_results(folders, home)
+    done = sum(folder.finished for folder in folders)
+    if as_json:
+        print(json.dumps({"runs": len(folders), "finished": done, "failed": failed, "rows": rows, "folder": str(home)}))
+    else:
+        console.print(f"{number(done)} of {number(len(folders))} runs finished.", highlight=False)
+        console.print(f"In {home}: {number(rows)} checkpoints in results.parquet and results.csv.", highlight=False)
+        for path, sentence in failed.items():
+            console.print(f"[bold red]failed[/] {path}: {sentence}", highlight=False)
+    if failed:
+        raise typer.Exit(1)
+
+
+def carry_out(
+    folders: list[RunFolder],
+    console: Console,
+    *,
+    device: str,
+    workers: int | None,
+    save_every: float,
+    ray: bool = False,
+    address: str | None = None,
+) -> dict[str, str]:
+    """Execute with a bar; an interruption says how to go on."""
+    with progress() as bar:
+        task = bar.add_task(f"{sum(not folder.finished for folder in folders)} runs", total=None)
+
+        def watch(tally: Tally) -> None:
+            done, total = sum(tally.done.values()), sum(tally.total.values())
+            bar.update(task, completed=done, total=total or None)
+
+        try:
+            if ray:
+                return execute_on_ray(folders, address=address, save_every=save_every, watch=watch)
+            return execute(folders, device=device, workers=workers, save_every=save_every, watch=watch)
+        except Interrupted:
+            bar.stop()
+            console.print("Stopped; the same command goes on from here.", highlight=False)
+            raise typer.Exit(130) from None
+
+
+def save_results(folders: list[RunFolder], home: Path) -> int:
+    """results.parquet and results.csv, whole or not at all; how many rows they have."""
+    frame = collect(folders)
+    if len(frame):
+        write(home / "results.csv", frame.to_csv(index=False))
+        write(home / "results.parquet", frame.to_parquet(index=False))
+    return len(frame)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def config(
+    policy: Annotated[str | None, typer.Argument(help="A scheduler, or your own as module:Class.")] = None,
+    file: Annotated[Path | None, typer.Option("--config", help="A TOML file.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any field: train.lr=0.1, groups=5.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """The whole configuration that a run would have, with a sentence for each field.
+
+    What it prints is a valid configuration file."""
+    chosen = Config() if file is None else read_config(file)
+    if policy is not None and policy != chosen.policy:
+        chosen = attrs.evolve(chosen, policy=policy, settings={})
+    chosen = chosen.changed(settings(set_ or []))
+    if as_json:
+        values: dict[str, Any] = {"policy": {"name": chosen.policy, **chosen.settings}}
+        print(json.dumps(values | {name: attrs.asdict(getattr(chosen, name)) for name in SECTIONS}))
+        return
+    print(annotated(chosen), end="")
+
+
+def annotated(chosen: Config) -> str:
+    """The configuration as TOML with comments; fields that are not set are comments themselves."""
+    lines = ["[policy]", f'name = "{chosen.policy}"']
+    for key in parameters(policy_class(chosen.policy)):
+        value = chosen.settings.get(key)
+        lines.append(f"# {key} = ...  # the policy's own default" if value is None else f"{key} = {toml(value)}")
+    for name, kind in SECTIONS.items():
+        lines += ["", f"[{name}]  # {kind.__doc__.strip().rstrip('.').lower()}"]
+        for field in attrs.fields(kind):
+            value = getattr(getattr(chosen, name), field.name)
+            note = field.metadata["note"]
+            lines.append(
+                f"# {field.name} = ...  # {note}" if value is None else f"{field.name} = {toml(value)}  # {note}"
+            )
+    return "\n".join(lines) + "\n"
