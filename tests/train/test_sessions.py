@@ -1,0 +1,358 @@
+"""The executors against a naive session and against each other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pipecycle.errors import InputError
+from pipecycle.models import build, flatten, size, unflatten
+from pipecycle.streams import streams
+from pipecycle.train.sessions import LocalSGD, Loop, Stacked, Teachers, Trained, executor, stacked_path
+
+CLASSES = 10
+OPTIONS = {
+    "plain": LocalSGD(),
+    "all": LocalSGD(0.03, momentum=0.9, weight_decay=0.01, proximal=0.1),
+    "proximal": LocalSGD(0.05, proximal=0.5),
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Residual(nn.Module):
+    """A user's module that is no chain of layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner, self.last = nn.Linear(64, 24), nn.Linear(24, 24), nn.Linear(24, CLASSES)
+        self.norm = nn.GroupNorm(4, 24)
+        self.register_buffer("shift", torch.linspace(-1, 1, 24))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.first(x.flatten(1)))
+        return self.last(h + self.norm(self.inner(h + self.shift)))
+
+
+def model(name: str) -> tuple[nn.Module, tuple[int, ...]]:
+    words = streams(3)("model").words(2)
+    if name == "mlp":
+        return build("mlp", (1, 8, 8), CLASSES, words), (1, 8, 8)
+    if name == "lenet":
+        return build("lenet", (3, 16, 18), CLASSES, words), (3, 16, 18)
+    torch.manual_seed(0)
+    if name == "residual":
+        return Residual(), (1, 8, 8)
+    if name == "dense":
+        layers = [nn.Flatten(), nn.Tanh(), nn.Linear(64, 20, bias=False), nn.Tanh(), nn.ReLU(), nn.Linear(20, 12)]
+        return nn.Sequential(*layers, nn.Linear(12, CLASSES)), (1, 8, 8)
+    raise KeyError(name)
+
+
+class Case:
+    """Sessions of a model on random data."""
+
+    def __init__(self, name: str, sessions: int, steps: int = 20, dtype: torch.dtype = torch.float64) -> None:
+        random = torch.Generator().manual_seed(sessions)
+        self.module, shape = model(name)
+        self.module = self.module.to(dtype)
+        self.images = torch.randn(60, *shape, generator=random, dtype=dtype)
+        self.labels = torch.randint(CLASSES, (60,), generator=random)
+        scale = 1 + 0.1 * torch.rand(sessions, 1, generator=random, dtype=dtype)
+        self.reference = flatten(self.module) * scale
+        self.batches = torch.randint(60, (sessions, steps, 5), generator=random)
+        logits = 3 * torch.randn(sessions, CLASSES, CLASSES, generator=random, dtype=dtype)
+        self.teachers = Teachers(logits, torch.rand(sessions, CLASSES, generator=random) < 0.6, 0.3)
+        self.lr = 0.02 + 0.05 * torch.rand(sessions, generator=random, dtype=dtype)
+
+    def with_gaps(self) -> Case:
+        self.batches[::2, :, 3:] = -1
+        return self
+
+    def make(self, kind: type, sgd: LocalSGD, **options: object) -> Loop | Stacked:
+        return kind(self.module, self.images, self.labels, CLASSES, sgd, **options)
+
+    def naive(self, sgd: LocalSGD, teachers: Teachers | None, lr: Tensor | None) -> Trained:
+        """As anyone would write it: a copy of the module, an optimiser, a loss."""
+        sums = self.images.new_zeros(len(self.reference), CLASSES, CLASSES)
+        counts = self.images.new_zeros(len(self.reference), CLASSES)
+        out = []
+        for m, start in enumerate(self.reference):
+            module = unflatten(deepcopy(self.module), start)
+            rate = sgd.lr if lr is None else float(lr[m])
+            optimiser = torch.optim.SGD(module.parameters(), rate, sgd.momentum, weight_decay=sgd.weight_decay)
+            begin = [p.detach().clone() for p in module.parameters()]
+            for row in self.batches[m]:
+                index = row[row >= 0]
+                z, y = module(self.images[index]), self.labels[index]
+                loss = functional.cross_entropy(z, y)
+                if teachers is not None:
+                    soft, valid = teachers.logits[m, y].softmax(1), teachers.valid[m, y]
+                    each = functional.cross_entropy(z, soft, reduction="none")
+                    loss = loss + teachers.weight * each[valid].sum() / len(y)
+                pull = sum(((p - b) ** 2).sum() for p, b in zip(module.parameters(), begin, strict=True))
+                optimiser.zero_grad()
+                (loss + sgd.proximal / 2 * pull).backward()
+                optimiser.step()
+                sums[m].index_add_(0, y, z.detach())
+                counts[m].index_add_(0, y, torch.ones(len(y), dtype=counts.dtype))
+            out.append(flatten(module))
+        return Trained(torch.stack(out), sums, counts)
+
+
+def close(one: Trained, other: Trained, tolerance: float) -> bool:
+    assert one.sums is not None
+    assert other.sums is not None
+    assert one.counts is not None
+    assert other.counts is not None
+    differences = [(one.parameters - other.parameters).abs().max(), (one.sums - other.sums).abs().max()]
+    return torch.equal(one.counts, other.counts) and float(max(differences)) < tolerance
+
+
+@pytest.mark.parametrize("option", list(OPTIONS))
+@pytest.mark.parametrize("distil", [False, True])
+@pytest.mark.parametrize("name", ["mlp", "lenet", "residual", "dense"])
+def test_all_paths_agree_with_a_naive_session(name: str, option: str, distil: bool) -> None:
+    case = Case(name, 3)
+    sgd, teachers = OPTIONS[option], case.teachers if distil else None
+    expected = case.naive(sgd, teachers, None)
+    made = [case.make(Loop, sgd), case.make(Stacked, sgd, path="reference", chunk=2), case.make(Stacked, sgd)]
+    for trainer in made:
+        assert close(trainer.run(case.reference, case.batches, teachers=teachers, collect=True), expected, 1e-9)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "residual"])
+@pytest.mark.parametrize("option", ["plain", "all"])
+def test_short_batches_and_a_rate_for_each_session(name: str, option: str) -> None:
+    case = Case(name, 3, steps=4).with_gaps()
+    expected = case.naive(OPTIONS[option], case.teachers, case.lr)
+    for kind, options in [(Loop, {}), (Stacked, {"path": "reference"}), (Stacked, {})]:
+        trainer = case.make(kind, OPTIONS[option], **options)
+        got = trainer.run(case.reference, case.batches, lr=case.lr, teachers=case.teachers, collect=True)
+        assert close(got, expected, 1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["mlp", "lenet", "residual", "dense"])
+def test_bits_do_not_depend_on_the_company(name: str, dtype: torch.dtype) -> None:
+    case = Case(name, 70 if name != "lenet" else 19, steps=3, dtype=dtype)
+    for trainer in [case.make(Loop, LocalSGD()), case.make(Stacked, LocalSGD())]:
+        together = trainer.run(case.reference, case.batches, teachers=case.teachers, collect=True)
+        for rows in (slice(4, 5), slice(7, 17), slice(len(case.reference) - 2, None)):
+            few = Teachers(case.teachers.logits[rows], case.teachers.valid[rows], 0.3)
+            alone = trainer.run(case.reference[rows], case.batches[rows], teachers=few, collect=True)
+            assert torch.equal(alone.parameters, together.parameters[rows])
+            assert alone.sums is not None
+            assert together.sums is not None
+            assert torch.equal(alone.sums, together.sums[rows])
+
+
+def test_the_given_module_and_reference_are_left_alone() -> None:
+    case = Case("residual", 2, steps=2)
+    before, reference, threads = flatten(case.module).clone(), case.reference.clone(), torch.get_num_threads()
+    for kind in (Loop, Stacked):
+        case.make(kind, LocalSGD()).run(case.reference, case.batches)
+    assert torch.equal(flatten(case.module), before)
+    assert torch.equal(case.reference, reference)
+    assert torch.get_num_threads() == threads
+
+
+def test_no_sessions_and_no_steps() -> None:
+    case = Case("mlp", 2, steps=2)
+    for kind in (Loop, Stacked):
+        trainer = case.make(kind, LocalSGD())
+        assert trainer.run(case.reference[:0], case.batches[:0]).parameters.shape == (0, size(case.module))
+        assert torch.equal(trainer.run(case.reference, case.batches[:, :0]).parameters, case.reference)
+
+
+def test_divergence_is_carried_not_raised() -> None:
+    case = Case("mlp", 2, steps=3)
+    case.reference[0] = float("inf")
+    for kind in (Loop, Stacked):
+        out = case.make(kind, LocalSGD()).run(case.reference, case.batches).parameters
+        assert not out[0].isfinite().all()
+        assert out[1].isfinite().all()
+
+
+def test_the_path_is_chosen_by_the_module() -> None:
+    for name, path in [("mlp", "dense"), ("dense", "dense"), ("lenet", "reference"), ("residual", "reference")]:
+        case = Case(name, 1, steps=1)
+        assert stacked_path(case.module, case.images) == path
+        assert isinstance(executor(case.module, case.images, case.labels, CLASSES), Stacked) == (path == "dense")
+    hooked = Case("mlp", 1, steps=1)
+    hooked.module.register_forward_hook(lambda *_: None)
+    assert stacked_path(hooked.module, hooked.images) == "reference"
+
+
+def test_bad_input_gets_one_sentence() -> None:
+    case = Case("mlp", 2, steps=2)
+    trainer = case.make(Loop, LocalSGD())
+    with pytest.raises(InputError, match=r"reference has shape \(2, 3\): needs \(sessions, 4810\)"):
+        trainer.run(case.reference[:, :3], case.batches)
+    with pytest.raises(InputError, match=r"need int64 \(2, steps, batch\)"):
+        trainer.run(case.reference, case.batches.int())
+    with pytest.raises(InputError, match="outside -1 to 59"):
+        trainer.run(case.reference, case.batches + 60)
+    with pytest.raises(InputError, match="without any sample"):
+        trainer.run(case.reference, torch.full_like(case.batches, -1))
+    with pytest.raises(InputError, match="one for each of 2 sessions"):
+        trainer.run(case.reference, case.batches, lr=case.lr[:1])
+    few = Teachers(case.teachers.logits[:1], case.teachers.valid, 0.3)
+    with pytest.raises(InputError, match=r"need \(2, 10, 10\) and \(2, 10\)"):
+        trainer.run(case.reference, case.batches, teachers=few)
+    with pytest.raises(InputError, match="need to be 0 to 8"):
+        Loop(case.module, case.images, case.labels, 9)
+    with pytest.raises(InputError, match="precision = fp8: needs one of fp32, tf32, bf16"):
+        case.make(Stacked, LocalSGD(), precision="fp8")
+    with pytest.raises(InputError, match="path = conv: this module on cpu takes dense or reference"):
+        case.make(Stacked, LocalSGD(), path="conv")
+    for wrong in ({"lr": 0.0}, {"momentum": -1.0}, {"weight_decay": float("nan")}, {"proximal": True}):
+        with pytest.raises(InputError, match=f"{next(iter(wrong))} = .*: needs a number"):
+            LocalSGD(**wrong)
+
+
+def interpreted() -> None:
+    """The kernels, run by Triton's interpreter on the CPU, against the loop."""
+    from pipecycle.models import convolutional
+    from pipecycle.train.kernels_chain import layers
+    from pipecycle.train.kernels_conv import ConvStack, fits
+
+    random = torch.Generator().manual_seed(1)
+    for shape, sgd, gaps in [((3, 16, 18), LocalSGD(), True), ((1, 17, 16), OPTIONS["all"], False)]:
+        case = Case("mlp", 2, steps=2, dtype=torch.float32)
+        module = convolutional(shape, CLASSES, (6, 16), (40, 20))
+        images = torch.randn(60, *shape, generator=random)
+        case.module, case.images, case.reference = module, images, flatten(module) * torch.tensor([[1.0], [1.1]])
+        if gaps:
+            case.with_gaps()
+        expected = case.make(Loop, sgd).run(case.reference, case.batches, teachers=case.teachers, collect=True)
+        trainer = case.make(Stacked, sgd, path="reference")
+        chain = layers(module)
+        assert isinstance(trainer, Stacked)
+        assert chain is not None
+        assert fits(chain, images)
+        trainer.path, trainer.conv = "conv", ConvStack(chain, images, trainer.labels, CLASSES, sgd, "fp32")
+        got = trainer.run(case.reference, case.batches, teachers=case.teachers, collect=True)
+        assert close(got, expected, 1e-5)
+
+
+def test_kernels_in_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def gpu(test: Any) -> Any:
+    skip = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+    return pytest.mark.gpu(skip(test))
+
+
+def on_device(name: str, sessions: int, steps: int = 20) -> tuple[nn.Module, Tensor, Tensor, Tensor, Tensor]:
+    """A module, images, labels, references and batches of 15."""
+    random = torch.Generator().manual_seed(5)
+    if name in ("lenet", "cnn64", "wide"):
+        module, shape = build(name, (3, 32, 32), CLASSES, streams(3)("model").words(2)), (3, 32, 32)
+    else:
+        module, shape = model(name)
+    images = torch.randn(600, *shape, generator=random)
+    labels = torch.randint(CLASSES, (600,), generator=random)
+    reference = flatten(module) * (1 + 0.1 * torch.rand(sessions, 1, generator=random))
+    return module, images, labels, reference, torch.randint(600, (sessions, steps, 15), generator=random)
+
+
+@gpu
+@pytest.mark.parametrize("name", ["mlp", "dense", "residual", "lenet", "cnn64", "wide"])
+@pytest.mark.parametrize("option", ["plain", "all"])
+def test_float32_on_the_device_is_the_cpus(name: str, option: str) -> None:
+    module, images, labels, reference, batches = on_device(name, 3)
+    sgd = OPTIONS[option]
+    batches[1, :, 11:] = -1
+    random = torch.Generator().manual_seed(6)
+    logits = 3 * torch.randn(3, CLASSES, CLASSES, generator=random)
+    teachers = None if option == "plain" else Teachers(logits, torch.rand(3, CLASSES, generator=random) < 0.6, 0.3)
+    # In float64, because a float32 loop may itself fall on the wrong side of a tie in a pooling window.
+    exact = Loop(module, images.double(), labels, CLASSES, sgd)
+    expected = exact.run(reference, batches, teachers=teachers, collect=True)
+    trainer = Stacked(module, images.cuda(), labels, CLASSES, sgd)
+    assert trainer.path == ("reference" if name == "residual" else "dense" if name in ("mlp", "dense") else "conv")
+    got = trainer.run(reference, batches, teachers=teachers, collect=True)
+    got = Trained(got.parameters.cpu(), got.sums.cpu(), got.counts.cpu())  # type: ignore[union-attr]
+    assert close(got, expected, 1e-3)
+
+
+@gpu
+@pytest.mark.parametrize("name", ["lenet", "cnn64", "wide"])
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+def test_fewer_bits_are_no_worse_than_torchs(name: str, precision: Any) -> None:
+    """A flipped ReLU or pooling window moves a gradient by per cents, so the yardstick is what torch's own products
+    in as few bits do to the same sessions."""
+    module, images, labels, reference, batches = on_device(name, 12, steps=5)
+    exact = Loop(module, images.double(), labels, CLASSES).run(reference, batches).parameters
+    got = Stacked(module, images.cuda(), labels, CLASSES, precision=precision).run(reference, batches).parameters
+    if precision == "tf32":
+        reduced = Stacked(module, images.cuda(), labels, CLASSES, precision="tf32", path="reference")
+        torchs = reduced.run(reference, batches).parameters
+    else:
+        nets = [unflatten(deepcopy(module), start).cuda() for start in reference]
+        for net, rows in zip(nets, batches, strict=True):
+            for row in rows:
+                with torch.autocast("cuda", torch.bfloat16):
+                    loss = functional.cross_entropy(net(images[row].cuda()), labels[row].cuda())
+                for p, g in zip(net.parameters(), torch.autograd.grad(loss, list(net.parameters())), strict=True):
+                    p.data -= 0.05 * g
+        torchs = torch.stack([flatten(net) for net in nets])
+    error, yardstick = (float((values.cpu() - exact).norm()) for values in (got, torchs))
+    assert error < 1.5 * yardstick
+
+
+@gpu
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [("mlp", "fp32"), ("residual", "fp32"), ("lenet", "fp32"), ("lenet", "tf32"), ("lenet", "bf16"), ("cnn64", "bf16")],
+)
+def test_bits_on_the_device_do_not_depend_on_the_company(
+    name: str, precision: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, images, labels, reference, batches = on_device(name, 800, steps=4)
+    trainer = Stacked(module, images.cuda(), labels, CLASSES, precision=precision)
+    many = trainer.run(reference, batches).parameters
+    assert torch.equal(trainer.run(reference, batches).parameters, many)
+    assert torch.equal(trainer.run(reference.flip(0), batches.flip(0)).parameters.flip(0), many)
+    for rows in (slice(0, 1), slice(417, 418), slice(399, 439), slice(799, 800)):
+        assert torch.equal(trainer.run(reference[rows], batches[rows]).parameters, many[rows])
+    # A session that diverges takes no other with it, nor those that use its place later.
+    broken = reference.clone()
+    broken[5] = float("inf")
+    others = torch.arange(len(reference)) != 5
+    assert torch.equal(trainer.run(broken, batches).parameters[others.cuda()], many[others.cuda()])
+    monkeypatch.setattr("pipecycle.train.kernels_conv.MOST", 64)
+    assert torch.equal(trainer.run(reference, batches).parameters, many)
+
+
+@gpu
+def test_a_batch_too_large_for_the_kernels_is_trained_all_the_same() -> None:
+    module, images, labels, reference, _ = on_device("lenet", 2)
+    batches = torch.arange(2 * 2 * 80).reshape(2, 2, 80)
+    expected = Loop(module, images.double(), labels, CLASSES).run(reference, batches).parameters
+    got = Stacked(module, images.cuda(), labels, CLASSES).run(reference, batches).parameters.cpu()
+    assert float((got - expected).abs().max()) < 1e-3
+
+
+if __name__ == "__main__":
+    interpreted()
