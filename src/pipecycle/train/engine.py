@@ -129,7 +129,7 @@ class Band:
         self.jobs = jobs
         problem = jobs[0].problem
         module = problem.module.to(device=device, dtype=dtype)
-        images, labels, _, _ = on_device(problem.task, problem.split, device, dtype)
+        images, labels = on_device(problem.task.x_train, problem.task.y_train, device, dtype)
         self.like = images.new_empty(0)
         classes, sgd = problem.task.classes, problem.recipe.sgd
         self.executor: Executor
@@ -141,9 +141,14 @@ class Band:
         self.width = width or (_stack_width(problem.size, device) if stack else 64)
         self.pending: list[Look] = []
         self.examiners: dict[int, Examiner] = {}
+        known: dict[bytes, Examiner] = {}  # trials share their test samples
         for job in jobs:
-            _, _, test, answers = on_device(job.problem.task, job.problem.split, device, dtype)
-            self.examiners[id(job)] = Examiner(module, test, answers, classes)
+            test = job.problem.split.test
+            if test.tobytes() not in known:
+                task = job.problem.task
+                samples = on_device(task.x_test[test], task.y_test[test], device, dtype)
+                known[test.tobytes()] = Examiner(module, *samples, classes)
+            self.examiners[id(job)] = known[test.tobytes()]
 
     def begin(self) -> None:
         for job in self.jobs:
@@ -205,22 +210,23 @@ class Band:
             job.trained(sessions, done.parameters[rows] - reference[rows], logits)
 
     def _teachers(self, runs: list[tuple[Job, list[int]]], weight: float) -> Teachers | None:
-        if weight == 0.0 or not any((job.graph.teacher[sessions] >= 0).any() for job, sessions in runs):
+        """What each session learns from besides its labels; no rows are valid where there is no teacher."""
+        total = sum(len(sessions) for _, sessions in runs)
+        taught = [job.graph.teacher[sessions] for job, sessions in runs]
+        if weight == 0.0 or not any((teachers >= 0).any() for teachers in taught):
             return None
         classes = self.jobs[0].problem.task.classes
-        logits, valid = [], []
-        for job, sessions in runs:
-            for session in sessions:
-                table = job.tables.get(int(job.graph.teacher[session]))
-                if table is None:
-                    logits.append(self.like.new_zeros(1, classes, classes))
-                    valid.append(torch.zeros(1, classes, dtype=torch.bool, device=self.like.device))
-                else:
-                    client = torch.tensor([int(job.schedule.sessions.client[session])], device=self.like.device)
-                    row, there = table.without(client)
-                    logits.append(row)
-                    valid.append(there)
-        return Teachers(torch.cat(logits), torch.cat(valid), weight)
+        logits = self.like.new_zeros(total, classes, classes)
+        valid = torch.zeros(total, classes, dtype=torch.bool, device=self.like.device)
+        first = 0
+        for (job, sessions), teachers in zip(runs, taught, strict=True):
+            for table in np.unique(teachers[teachers >= 0]).tolist():
+                places = np.flatnonzero(teachers == table)
+                clients = job.schedule.sessions.client[np.asarray(sessions)[places]].astype(np.int64)
+                rows = torch.from_numpy(first + places).to(self.like.device)
+                logits[rows], valid[rows] = job.tables[table].without(torch.from_numpy(clients).to(self.like.device))
+            first += len(sessions)
+        return Teachers(logits, valid, weight)
 
     def _observe(self, job: Job, sessions: list[int], parameters: Tensor) -> None:
         """The accuracy of clients' own models where a mean over the clients asks for it."""

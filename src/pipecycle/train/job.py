@@ -92,6 +92,9 @@ class Job:
         self.versions, self.updates = Pool(self.problem.size, like), Pool(self.problem.size, like)
         self.tables: dict[int, Table] = {}
         self.logits: dict[int, tuple[Tensor, Tensor]] = {}  # sums and counts of sessions that wait for their table
+        record = self.schedule.versions
+        self.coefficients = torch.from_numpy(record.coefficient.copy()).to(like)
+        self.weights = torch.from_numpy(record.weight.copy()).to(like)
         self.versions.put([0], self.problem.initial.to(like)[None])
         if self.probe is not None:
             self.probe.version(0, self.versions[0])
@@ -166,21 +169,17 @@ class Job:
 
     def evaluate_recipe(self, version: int) -> Tensor:
         """sum of coefficients times versions plus sum of weights times updates, each in the order of the recipe."""
-        recipe = self.schedule.ancestry.recipe(version)
+        record = self.schedule.versions
         total = None
-        for pool, keys, factors in (
-            (self.versions, recipe.versions, recipe.coefficients),
-            (self.updates, recipe.sessions, recipe.weights),
+        for pool, keys, factors, at in (
+            (self.versions, record.base, self.coefficients, record.base_at),
+            (self.updates, record.update, self.weights, record.update_at),
         ):
-            if not len(keys):
-                continue
-            rows = pool.gather(keys.tolist())
-            if len(keys) > 1 or factors[0] != 1.0:
-                weights = torch.from_numpy(factors.copy()).to(rows)
-                rows = rows.mul_(weights[:, None]).sum(0)
-            else:
-                rows = rows[0]
-            total = rows if total is None else total + rows
+            first, last = int(at[version]), int(at[version + 1])
+            if last > first:
+                rows = pool.gather(keys[first:last].tolist())
+                part = rows.mul_(factors[first:last, None]).sum(0)
+                total = part if total is None else total + part
         assert total is not None
         return total
 

@@ -49,7 +49,9 @@ class Pool:
             self._free.append(self._place.pop(key))
 
     def _index(self, places: list[int]) -> Tensor:
-        return torch.tensor(places, dtype=torch.int64).to(self._rows.device, non_blocking=True)
+        """On the device without waiting for it, which takes memory that the device can read by itself."""
+        cuda = self._rows.is_cuda
+        return torch.tensor(places, dtype=torch.int64, pin_memory=cuda).to(self._rows.device, non_blocking=True)
 
     def _grow(self) -> None:
         old = len(self._rows)

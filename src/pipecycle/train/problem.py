@@ -103,11 +103,7 @@ def session_numbers(schedule: Schedule) -> Ints:
 
 
 def on_device(
-    task: Task, split: Split, device: torch.device, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Training images and labels, then those test images and labels that are in use."""
-    images = torch.from_numpy(task.x_train).to(device=device, dtype=dtype)
-    labels = torch.from_numpy(task.y_train).to(device)
-    test = torch.from_numpy(task.x_test[split.test]).to(device=device, dtype=dtype)
-    answers = torch.from_numpy(task.y_test[split.test]).to(device)
-    return images, labels, test, answers
+    x: np.ndarray[Any, np.dtype[np.float32]], y: Ints, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Samples and labels where they are needed."""
+    return torch.from_numpy(x).to(device=device, dtype=dtype), torch.from_numpy(y).to(device)
