@@ -13,6 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import numpy as np
 
 from pipecycle.config import Config
 from pipecycle.data import Task, load, load_split
@@ -69,7 +70,7 @@ def prepare(config: Config) -> tuple[Schedule, Problem]:
     if "upload_ratio" in parameters(policy_class(config.policy)) and "upload_ratio" not in settings:
         # A logit table has a row and a column per class; the model is this run's.
         settings["upload_ratio"] = min(1.0, task.classes**2 / learnt.size)
-    sizes = learnt.split.sizes
+    used = world.session * np.minimum(train.batch, learnt.split.sizes)
     schedule = plan(
         build(config.policy, settings),
         parse_harvest(world.harvest),
@@ -80,7 +81,7 @@ def prepare(config: Config) -> tuple[Schedule, Problem]:
         trial=world.trial,
         capacity=world.capacity,
         initial=world.initial,
-        samples=None if (sizes == sizes[0]).all() else sizes,
+        samples=None if (used == used[0]).all() else used,
     )
     return schedule, learnt
 

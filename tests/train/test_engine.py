@@ -52,6 +52,40 @@ def test_jobs_do_not_disturb_each_other(digits: Problem) -> None:
     assert len({history.csv() for history in together}) == 4
 
 
+class Scaled(torch.nn.Module):
+    """A user's module whose function depends on more than its parameters."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 10)
+        torch.nn.init.constant_(self.linear.weight, 0.01)
+        torch.nn.init.zeros_(self.linear.bias)
+        self.register_buffer("factor", torch.tensor(factor))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear(x.flatten(1)) * self.factor
+        return out
+
+
+def test_modules_that_differ_in_a_buffer_are_not_stacked(digits: Problem) -> None:
+    schedule = plan(build("fedavg"), 0.5, clients=20, slots=200)
+
+    def jobs() -> list[Job]:
+        return [Job(schedule, problem(digits.task, Scaled(factor), clients=20)) for factor in (1.0, 3.0)]
+
+    together = train_many(jobs(), device="cpu")
+    alone = [train_many([job], device="cpu")[0] for job in jobs()]
+    assert [history.csv() for history in together] == [history.csv() for history in alone]
+
+
+def test_the_callers_module_is_left_alone(digits: Problem) -> None:
+    module = Scaled(1.0).double()
+    before = module.linear.weight.detach().clone()
+    train(plan(build("fedavg"), 0.5, clients=20, slots=100), problem(digits.task, module, clients=20), device="cpu")
+    assert module.linear.weight.dtype == torch.float64
+    assert torch.equal(module.linear.weight, before)
+
+
 def test_memory_grows_with_live_versions_only(digits: Problem) -> None:
     most: dict[int, int] = {}
     for slots in (500, 4000):

@@ -46,11 +46,11 @@ class FedBacys:
         self.training: dict[int, Ints] = {}  # those of them who take part
 
     def decide(self, slot: int) -> None:
-        if slot % self.period == 0:
-            self.assign(slot)
         participants = self.training.pop(slot, None)
         if participants is not None:
             self.aggregate(slot, participants)
+        if slot % self.period == 0:
+            self.assign(slot)
         members = self.assigned.get(slot + self.session)
         if members is not None:
             self.launch(slot + self.session, members)
@@ -64,7 +64,9 @@ class FedBacys:
         report += (self.turn - 1 - report) % self.turn
         for group in range(self.groups):
             last = self.clients if group == self.groups - 1 else (group + 1) * cap
-            self.assigned[report + group * self.turn] = np.sort(order[group * cap : last])
+            turn = report + group * self.turn
+            # With more groups than slots in an epoch, turns of two epochs fall together.
+            self.assigned[turn] = np.union1d(self.assigned.get(turn, order[:0]), order[group * cap : last])
 
     def launch(self, report: int, members: Ints) -> None:
         ready = members[self.fleet.eligible(self.need)[members]]
