@@ -6,8 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test lint format bench clean
 
 demo: $(VENV)/.installed  ## the main job on embedded data
-	$(BIN)/pipecycle plan pipecycle --groups 10 --delta 0.5
-	$(BIN)/pipecycle plan pipecycle+ --groups 10 --delta 0.5
+	$(BIN)/pipecycle compare
 
 test: lint  ## lint, types and all tests
 	$(BIN)/python -m pytest

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pipecycle import __version__
-from pipecycle.commands import planning, running, sweeping
+from pipecycle.commands import comparing, planning, running, sweeping
 from pipecycle.data.commands import app as data_app
 from pipecycle.errors import InputError
 
@@ -24,6 +24,7 @@ app.add_typer(data_app, name="data", help="Data sets and how they are split betw
 for command in (
     planning.plan,
     running.run,
+    comparing.compare,
     sweeping.sweep,
     planning.show,
     planning.diff,

@@ -1,0 +1,138 @@
+"""`pipecycle compare`: several policies on the same trials, a table, and a report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from pipecycle.commands.shared import Json, settings
+from pipecycle.commands.sweeping import carry_out, save_results
+from pipecycle.compare import DEMO, POLICIES, comparison, references
+from pipecycle.config import Config, read_config
+from pipecycle.errors import InputError
+from pipecycle.files import write
+from pipecycle.registry import policy_class
+from pipecycle.specs import FORMS
+from pipecycle.summary import number
+
+LINES = {
+    "centralised": "one learner with all the data and energy in every slot",
+    "unlimited": "FedAvg with energy in every slot",
+    "isolated": "a client alone with its own data and energy, mean of five",
+}
+
+
+def compare(
+    policies: Annotated[list[str] | None, typer.Argument(help="Schedulers. [default: all, fedbacys-odd aside]")] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Trials; every scheduler meets the same ones.")] = 3,
+    groups: Annotated[int, typer.Option(min=1, help="Groups, for schedulers that have them.")] = 5,
+    delta: Annotated[float | None, typer.Option(help="Charging probability per slot. [default: 0.1]")] = None,
+    harvest: Annotated[str | None, typer.Option(metavar="SPEC", help=f"Instead of --delta: {FORMS}.")] = None,
+    data: Annotated[str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file.")] = None,
+    model: Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory.")] = None,
+    alpha: Annotated[str | None, typer.Option(help="Dirichlet concentration, or iid. [default: 0.1]")] = None,
+    clients: Annotated[int | None, typer.Option(help="How many clients. [default: 40]")] = None,
+    slots: Annotated[int | None, typer.Option(help="Horizon in slots. [default: 3000]")] = None,
+    budget: Annotated[float | None, typer.Option(help="Units at which accuracy is compared. [default: 10000]")] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Accuracy to ask the energy for. [default: 9/10 of the best]")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file; options win over it.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any field: train.lr=0.1.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the runs and the report. [default: runs/compare-...]")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes on a CPU. [default: one per core]")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare schedulers on the same data, weather and trials, and write a report.
+
+    With no arguments: all of them on handwritten digits, forty clients that hold few classes each and charge in
+    one slot out of ten. Trials are paired, so the differences are too."""
+    if delta is not None and harvest is not None:
+        raise InputError("--delta and --harvest: give one of them, not both")
+    base = DEMO if config is None else read_config(config)
+    given = {
+        "world.harvest": harvest if delta is None else f"bernoulli:{delta!r}",
+        "world.clients": clients,
+        "world.slots": slots,
+        "world.budget": budget,
+        "data.name": data,
+        "train.model": model,
+    }
+    options = {key: value for key, value in given.items() if value is not None}
+    if alpha is not None:
+        options["data.alpha"] = "none" if alpha == "iid" else alpha
+    base = base.changed(options | settings(set_ or []))
+    names = policies or list(POLICIES)
+    for name in names:
+        policy_class(name)
+    sweep = comparison(base, names, trials, groups)
+    tag = hashlib.sha256("".join(sweep.runs).encode()).hexdigest()[:8]
+    home = out or Path("runs") / f"compare-{tag}"
+    console = Console(stderr=as_json)
+    folders = sweep.folders(home)
+    failed = carry_out(folders, console, device=device, workers=workers, save_every=60.0)
+    save_results(folders, home)
+    lines = references(base, range(trials), home)
+    from pipecycle.report.page import page
+    from pipecycle.report.records import load
+    from pipecycle.report.tables import summary_rows
+
+    records = load([folder.path for folder in folders if folder.finished])
+    write(home / "report.html", page(records, target))
+    if as_json:
+        rows = summary_rows(records, target)
+        print(json.dumps({"folder": str(home), "rows": rows, "references": lines, "failed": failed}))
+    else:
+        console.print(_table(summary_rows(records, target), base))
+        for name, values in lines.items():
+            spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+            console.print(f"{np.mean(values):5.1f}{spread}  {name}: {LINES[name]}", highlight=False)
+        console.print(f"Report: {home / 'report.html'}", highlight=False, soft_wrap=True)
+        for path, sentence in failed.items():
+            console.print(f"[bold red]failed[/] {path}: {sentence}", highlight=False)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _table(rows: list[dict[str, Any]], base: Config) -> Table:
+    """Everything on one screen; the report says more."""
+    goal = rows[0]["target"]
+    where = "at the end" if base.world.budget is None else f"at {number(base.world.budget)} units"
+    about = (
+        f"Accuracy in percent {where}, mean and deviation over the trials; paired difference to the best with its 95 % "
+        "interval; units and slots to reach an accuracy; energy for training, to hubs and to the server; sessions "
+        "wasted; Jain's fairness."
+    )
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=about, caption_justify="left")
+    table.add_column("scheduler", no_wrap=True)
+    for head in ("accuracy", "to the best", f"to {goal:g} %", "slots", "energy %", "waste", "fair"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for row in sorted(rows, key=lambda row: -(row["accuracy"] or 0.0)):
+        spread = "" if row["accuracy_sd"] is None else f" ± {row['accuracy_sd']:.1f}"
+        gap = "best" if row["is_best"] else f"{row['difference']:+.1f}"
+        if row["difference_low"] is not None:
+            gap += f" ± {row['difference_high'] - row['difference']:.1f}"
+        table.add_row(
+            row["label"],
+            f"{row['accuracy']:.1f}{spread}",
+            gap,
+            number(row["energy_to_target"] and round(row["energy_to_target"])),
+            number(row["slots_to_target"] and round(row["slots_to_target"])),
+            "/".join(f"{100 * row[part] / row['spent']:.0f}" for part in ("training", "to_hub", "to_server")),
+            number(round(row["wasted"], 1)),
+            f"{row['fairness']:.2f}",
+        )
+    return table
