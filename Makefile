@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format bench browser-test clean
 
 demo: $(VENV)/.installed  ## the main job on embedded data
 	$(BIN)/pipecycle compare
@@ -22,6 +22,11 @@ format: $(VENV)/.installed
 
 bench: $(VENV)/.installed  ## speed, each as a ratio to something else measured in the same run
 	$(BIN)/python benchmarks/plan_speed.py
+
+browser-test: $(VENV)/.installed  ## the report in a real browser
+	command -v chromium >/dev/null || { [ $$(id -u) = 0 ] && S= || S=sudo; $$S apt-get update -qq && $$S apt-get install -y -qq chromium; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt playwright
+	$(BIN)/python -m pytest tests/browser -m browser
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -12,6 +12,7 @@ from pipecycle import __version__
 from pipecycle.commands import comparing, planning, running, sweeping
 from pipecycle.data.commands import app as data_app
 from pipecycle.errors import InputError
+from pipecycle.report.commands import figures, report, tables
 
 app = typer.Typer(
     name="pipecycle",
@@ -26,6 +27,9 @@ for command in (
     running.run,
     comparing.compare,
     sweeping.sweep,
+    report,
+    figures,
+    tables,
     planning.show,
     planning.diff,
     planning.policies,

@@ -10,7 +10,7 @@ from pipecycle import InputError, build, plan
 from pipecycle.data import Task
 from pipecycle.policies import REGISTRY, PipeCycle
 from pipecycle.train.analysis import evaluate, version_recipe
-from pipecycle.train.engine import Engine, pick_device, train, train_many
+from pipecycle.train.engine import Engine, alike, pick_device, train, train_many
 from pipecycle.train.history import checkpoints, current_sessions
 from pipecycle.train.job import Job, Watch
 from pipecycle.train.problem import Problem, Recipe, problem, session_numbers
@@ -84,6 +84,13 @@ def test_the_callers_module_is_left_alone(digits: Problem) -> None:
     train(plan(build("fedavg"), 0.5, clients=20, slots=100), problem(digits.task, module, clients=20), device="cpu")
     assert module.linear.weight.dtype == torch.float64
     assert torch.equal(module.linear.weight, before)
+
+
+def test_trials_of_one_model_are_stacked(digits: Problem) -> None:
+    schedule = plan(build("fedavg"), 0.5, clients=20, slots=100)
+    for model in ("mlp", "lenet"):
+        jobs = [Job(schedule, problem(digits.task, model, clients=20, trial=trial)) for trial in range(3)]
+        assert [len(group) for group in alike(jobs)] == [3]
 
 
 def test_memory_grows_with_live_versions_only(digits: Problem) -> None:

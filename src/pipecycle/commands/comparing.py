@@ -31,29 +31,33 @@ LINES = {
 
 
 def compare(
-    policies: Annotated[list[str] | None, typer.Argument(help="Schedulers. [default: all, fedbacys-odd aside]")] = None,
+    policies: Annotated[
+        list[str] | None, typer.Argument(help="Schedulers. \\[default: all, fedbacys-odd aside]")
+    ] = None,
     trials: Annotated[int, typer.Option(min=1, help="Trials; every scheduler meets the same ones.")] = 3,
     groups: Annotated[int, typer.Option(min=1, help="Groups, for schedulers that have them.")] = 5,
-    delta: Annotated[float | None, typer.Option(help="Charging probability per slot. [default: 0.1]")] = None,
+    delta: Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.1]")] = None,
     harvest: Annotated[str | None, typer.Option(metavar="SPEC", help=f"Instead of --delta: {FORMS}.")] = None,
     data: Annotated[str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file.")] = None,
     model: Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory.")] = None,
-    alpha: Annotated[str | None, typer.Option(help="Dirichlet concentration, or iid. [default: 0.1]")] = None,
-    clients: Annotated[int | None, typer.Option(help="How many clients. [default: 40]")] = None,
-    slots: Annotated[int | None, typer.Option(help="Horizon in slots. [default: 3000]")] = None,
-    budget: Annotated[float | None, typer.Option(help="Units at which accuracy is compared. [default: 10000]")] = None,
+    alpha: Annotated[str | None, typer.Option(help="Dirichlet concentration, or iid. \\[default: 0.1]")] = None,
+    clients: Annotated[int | None, typer.Option(help="How many clients. \\[default: 40]")] = None,
+    slots: Annotated[int | None, typer.Option(help="Horizon in slots. \\[default: 3000]")] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Units at which accuracy is compared. \\[default: 10000]")
+    ] = None,
     target: Annotated[
-        float | None, typer.Option(help="Accuracy to ask the energy for. [default: 9/10 of the best]")
+        float | None, typer.Option(help="Accuracy to ask the energy for. \\[default: 9/10 of the best]")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file; options win over it.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any field: train.lr=0.1.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the runs and the report. [default: runs/compare-...]")
+        Path | None, typer.Option(help="Folder of the runs and the report. \\[default: runs/compare-...]")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes on a CPU. [default: one per core]")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes on a CPU. \\[default: one per core]")] = None,
     as_json: Json = False,
 ) -> None:
     """Compare schedulers on the same data, weather and trials, and write a report.
@@ -91,7 +95,10 @@ def compare(
     from pipecycle.report.tables import summary_rows
 
     records = load([folder.path for folder in folders if folder.finished])
-    write(home / "report.html", page(records, target))
+    write(
+        home / "report.html",
+        page(records, target, references={name: float(np.mean(values)) for name, values in lines.items()}),
+    )
     if as_json:
         rows = summary_rows(records, target)
         print(json.dumps({"folder": str(home), "rows": rows, "references": lines, "failed": failed}))

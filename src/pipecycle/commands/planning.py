@@ -25,9 +25,9 @@ from pipecycle.summary import number, sentences, summarise, warnings
 def plan(
     policy: Annotated[str, typer.Argument(help="A scheduler (see `pipecycle policies`), or your own as module:Class.")],
     groups: Annotated[
-        int | None, typer.Option(help="Concurrent groups G, for policies that have groups. [default: 2]")
+        int | None, typer.Option(help="Concurrent groups G, for policies that have groups. \\[default: 2]")
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="Charging probability per slot. [default: 0.5]")] = None,
+    delta: Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.5]")] = None,
     clients: Annotated[int, typer.Option(help="How many clients.")] = 100,
     session: Annotated[int, typer.Option(help="Slots, and energy units, of one training session (B).")] = 20,
     slots: Annotated[int, typer.Option(help="Horizon in slots.")] = 15_000,

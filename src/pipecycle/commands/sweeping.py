@@ -23,14 +23,14 @@ from pipecycle.workers import Tally, estimate, execute, execute_on_ray
 
 def sweep(
     file: Annotated[Path, typer.Argument(help="A TOML file with [base], [matrix], trials and [[exclude]].")],
-    out: Annotated[Path | None, typer.Option(help="Where the runs and results go. [default: runs/FILE]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the runs and results go. \\[default: runs/FILE]")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say how many runs and steps, and how long it will take.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes on a CPU. [default: one per core]")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes on a CPU. \\[default: one per core]")] = None,
     on: Annotated[str, typer.Option(help="local, or ray to hand the runs to a Ray cluster.")] = "local",
-    address: Annotated[str | None, typer.Option(help="The Ray cluster's address. [default: start one here]")] = None,
+    address: Annotated[str | None, typer.Option(help="The Ray cluster's address. \\[default: start one here]")] = None,
     save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 60.0,
     as_json: Json = False,
 ) -> None:

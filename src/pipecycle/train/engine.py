@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 import time
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
@@ -73,7 +72,7 @@ def train_many(
     `width` is how many sessions are in a stack at most; `tick` is called after each (to show progress, to save, to
     stop by an exception: the jobs then hold a state that can be saved and resumed)."""
     place = pick_device(device)
-    bands = [Band(group, place, precision, trainer, dtype, width) for group in _alike(jobs)]
+    bands = [Band(group, place, precision, trainer, dtype, width) for group in alike(jobs)]
     engine = Engine(jobs, time.monotonic(), place, bands, sum(job.steps_done for job in jobs))
     for band in bands:
         band.begin()
@@ -106,7 +105,7 @@ def pick_device(name: str | torch.device = "auto") -> torch.device:
     return device
 
 
-def _alike(jobs: Iterable[Job]) -> list[list[Job]]:
+def alike(jobs: Iterable[Job]) -> list[list[Job]]:
     """Jobs in the order given, grouped by what has to be the same in a stack."""
     groups: dict[object, list[Job]] = {}
     for job in jobs:
@@ -117,13 +116,28 @@ def _alike(jobs: Iterable[Job]) -> list[list[Job]]:
 
 def fingerprint(module: torch.nn.Module) -> bytes:
     """Equal only for modules that compute the same function of their parameters: whatever else they hold counts."""
-    bare = deepcopy(module)
-    for parameter in bare.parameters():
-        parameter.data.zero_()
-    try:
-        return hashlib.sha256(pickle.dumps(bare)).digest()
-    except (pickle.PicklingError, AttributeError, TypeError):
-        return id(module).to_bytes(8, "little")
+    whole = hashlib.sha256()
+    for name, part in module.named_modules():
+        whole.update(f"{name}:{type(part).__module__}.{type(part).__qualname__}".encode())
+        if part._forward_hooks or part._forward_pre_hooks:
+            return id(module).to_bytes(8, "little")
+        for key, value in sorted(vars(part).items()):
+            if not key.startswith("_") and key != "training":
+                whole.update(f"{key}={_held(value)}".encode())
+    for name, value in [*module.named_parameters(), *module.named_buffers()]:
+        whole.update(f"{name}:{value.dtype}:{tuple(value.shape)}".encode())
+    for _, value in module.named_buffers():
+        whole.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return whole.digest()
+
+
+def _held(value: object) -> str:
+    """Plain data by what it says, anything else by what it is."""
+    if isinstance(value, bool | int | float | str | bytes | None):
+        return repr(value)
+    if isinstance(value, tuple | list):
+        return f"({','.join(map(_held, value))})"
+    return f"{type(value).__qualname__}@{id(value)}"
 
 
 class Band:

@@ -1,0 +1,63 @@
+"""Every plot in words, for readers who cannot see it (and for those in a hurry)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pipecycle.report.records import Group
+from pipecycle.report.tables import Row
+from pipecycle.summary import number
+
+
+def alternatives(groups: Sequence[Group], rows: Sequence[Row], data: dict[str, Any]) -> dict[str, str]:
+    """A sentence or two per plot, by the plot's name."""
+    labels = [group.label for group in groups]
+    words = {}
+    for axis, unit in (("slot", "slots"), ("energy", "units of energy")):
+        ends = [
+            f"{label} ends at {line['mean'][-1]:.1f} % after {number(line['x'][-1])} {unit}"
+            for label, line in zip(labels, data["curves"][axis], strict=True)
+            if line is not None
+        ]
+        words[axis] = f"{'; '.join(ends)}." if ends else "Nothing was trained."
+    words["target"] = _each(
+        rows,
+        lambda row: (
+            "-"
+            if row["reached"] is None
+            else f"{row['label']} {number(round(row['energy_to_target']))} units"
+            if row["energy_to_target"] is not None
+            else f"{row['label']} did not reach it"
+        ),
+    )
+    words["purpose"] = _each(rows, lambda row: f"{row['label']} {_percent(row)}")
+    panels = data["panels"]
+    words["coverage"] = _pairs(labels, panels, lambda panel: f"{panel['coverage']['y'][-1]} clients at the end")
+    words["lag"] = _each(rows, lambda row: f"{row['label']} {number(row['lag_mean'])} on average")
+    words["participation"] = _pairs(
+        labels,
+        panels,
+        lambda panel: (
+            f"{panel['participation']['y'][0]} sessions of the busiest client, "
+            f"{panel['participation']['y'][-1]} of the least busy"
+        ),
+    )
+    return words
+
+
+def _each(rows: Sequence[Row], say: Callable[[Row], str]) -> str:
+    said = [text for text in map(say, rows) if text != "-"]
+    return f"{'; '.join(said)}." if said else "Nothing to show."
+
+
+def _pairs(labels: Sequence[str], panels: Sequence[dict[str, Any]], say: Callable[[dict[str, Any]], str]) -> str:
+    return "; ".join(f"{label}: {say(panel)}" for label, panel in zip(labels, panels, strict=True)) + "."
+
+
+def _percent(row: Row) -> str:
+    spent = row["spent"] or 1
+    return (
+        f"{100 * row['training'] / spent:.0f} % training, {100 * row['to_hub'] / spent:.0f} % to hubs, "
+        f"{100 * row['to_server'] / spent:.0f} % to the server"
+    )

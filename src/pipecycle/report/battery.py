@@ -1,0 +1,98 @@
+"""Battery levels over time, replayed: the weather, less what the recorded sessions spent."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from attrs import frozen
+
+from pipecycle.energy import UNIT, quanta
+from pipecycle.errors import InputError
+from pipecycle.harvest import rows
+from pipecycle.lineage import Floats
+from pipecycle.report.records import Record
+from pipecycle.schedule import Schedule
+from pipecycle.specs import parse_harvest
+from pipecycle.streams import Ints
+
+
+@frozen(eq=False)
+class Levels:
+    """`level[k, i]` is what battery i holds at the end of slot `slot[k]`, in quanta."""
+
+    slot: Ints
+    level: Ints
+
+    def binned(self, most: int) -> tuple[Floats, list[str]]:
+        """Units, clients x time, at most so many rows (means over neighbouring clients), and the rows' names."""
+        clients = self.level.shape[1]
+        edges = np.linspace(0, clients, min(most, clients) + 1).astype(int)
+        sums = np.add.reduceat(self.level, edges[:-1], axis=1) / UNIT
+        names = [f"{a}" if b - a == 1 else f"{a} to {b - 1}" for a, b in pairwise(edges.tolist())]
+        return np.asarray((sums / np.diff(edges)).T, np.float64), names
+
+
+def levels(record: Record, moments: int = 200) -> Levels:
+    """Levels at evenly spaced slots, the last one included; refused where they do not end as recorded."""
+    schedule = record.schedule
+    world = None if record.config is None else record.config.world
+    harvest = str(schedule.meta["harvest"]) if world is None else world.harvest
+    if world is None and schedule.energy.overflow.any():
+        raise InputError("a lone schedule does not say how much a battery holds, and some overflowed")
+    capacity = None if world is None else int(quanta(world.capacity))
+    initial = None if world is None else int(quanta(world.initial))
+    moments = max(2, min(moments, schedule.slots, 20_000_000 // schedule.clients))
+    slots = np.unique(np.linspace(0, schedule.slots - 1, moments).round().astype(np.int64))
+    found = replay(schedule, harvest, slots, capacity, initial)
+    if not np.array_equal(found[-1], schedule.energy.level):
+        raise InputError("the replayed levels do not end where the schedule says (costs that differ by client?)")
+    return Levels(slots, found)
+
+
+def replay(schedule: Schedule, harvest: str, slots: Ints, capacity: int | None, initial: int | None) -> Ints:
+    """Levels in quanta at the end of the given slots, slots x clients.
+
+    Without `initial` it is taken from the ledger's first slot, the same for all."""
+    sessions = schedule.sessions
+    start = sessions.start.astype(np.int64)
+    end = np.where(sessions.end < 0, schedule.slots - 1, sessions.end).astype(np.int64)
+    steps = end - start + 1
+    step, rest = divmod(int(schedule.energy.training[-1]), max(1, int(steps.sum())))
+    fee = sessions.spent - step * steps
+    if rest or (fee < 0).any() or fee[sessions.sent < 0].any():
+        raise InputError("a training step does not cost every client the same, and the schedule has no record of it")
+    sent_in = np.where(sessions.sent < 0, schedule.slots, sessions.sent).astype(np.int64)
+    begins, ends, sends = (_BySlot(slot, schedule.slots) for slot in (start, end, sent_in))
+    weather = parse_harvest(harvest).weather(schedule.clients, schedule.trial)
+    level = np.zeros(schedule.clients, np.int64)
+    burn = np.zeros(schedule.clients, np.int64)
+    out = np.empty((len(slots), schedule.clients), np.int64)
+    place = 0
+    for slot, (gains, total) in enumerate(rows(weather, schedule.clients, schedule.slots)):
+        if slot == 0:
+            before = int(schedule.energy.harvested[0]) - total
+            level += before // schedule.clients if initial is None else initial
+        level += gains
+        if capacity is not None:
+            np.minimum(level, capacity, out=level)
+        burn[sessions.client[begins(slot)]] = step
+        level -= burn
+        burn[sessions.client[ends(slot)]] = 0
+        sent = sends(slot)
+        np.subtract.at(level, sessions.client[sent], fee[sent])
+        if place < len(slots) and slots[place] == slot:
+            out[place] = level
+            place += 1
+    return out
+
+
+class _BySlot:
+    """The sessions for which something happens in a slot."""
+
+    def __init__(self, slot: Ints, slots: int) -> None:
+        self.order = np.argsort(slot, kind="stable")
+        self.at = np.searchsorted(slot[self.order], np.arange(slots + 1)).tolist()
+
+    def __call__(self, slot: int) -> Ints:
+        return self.order[self.at[slot] : self.at[slot + 1]]

@@ -1,0 +1,269 @@
+"""The same plots for papers: matplotlib, single- and double-column, fonts embedded."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipecycle.energy import UNIT
+from pipecycle.errors import InputError
+from pipecycle.report.battery import levels
+from pipecycle.report.curves import Axis, curve
+from pipecycle.report.lanes import letter, pipeline
+from pipecycle.report.payload import coverage, lag, participation
+from pipecycle.report.records import Group
+from pipecycle.report.styles import CHAINS, Style, styles
+from pipecycle.report.tables import Row, default_target, summary_rows
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SINGLE, DOUBLE = 3.5, 7.16
+"""Inches: the columns of a two-column paper."""
+FORMATS = ("png", "pdf", "svg")
+_LOOK: dict[Any, Any] = {
+    "font.size": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7, "legend.fontsize": 7,
+    "axes.titlesize": 8, "font.family": "DejaVu Sans", "axes.spines.top": False, "axes.spines.right": False,
+    "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "axes.grid": True,
+    "grid.color": "#dddddd", "grid.linewidth": 0.5, "axes.axisbelow": True, "lines.linewidth": 1.2,
+    "hatch.linewidth": 0.5, "legend.frameon": False, "figure.constrained_layout.use": True,
+    "pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "pipecycle", "savefig.dpi": 300,
+}  # fmt: skip
+Draw = Callable[[], "Figure"]
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """The settings that all figures share, for as long as one is drawn and saved."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        raise InputError("figures need matplotlib, which is not installed (pip install matplotlib)") from None
+    with mpl.rc_context(_LOOK):
+        yield
+
+
+def figures(
+    groups: Sequence[Group], target: float | None = None, references: Mapping[str, float] | None = None
+) -> dict[str, Draw]:
+    """Functions that draw, by the name of the file."""
+    target = default_target(groups) if target is None else target
+    rows = summary_rows(groups, target)
+    made = _Figures(groups, rows, references or {})
+    out: dict[str, Draw] = {}
+    if any(group.curves for group in groups):
+        out["accuracy_slots"] = lambda: made.accuracy(("slot",))
+        out["accuracy_energy"] = lambda: made.accuracy(("energy",))
+        out["accuracy"] = lambda: made.accuracy(("slot", "energy"))
+        if any(row["energy_to_target"] is not None for row in rows):
+            out["energy_to_target"] = made.to_target
+    out["energy_by_purpose"] = made.by_purpose
+    for name, draw in (("coverage", made.coverage), ("lag", made.lag), ("participation", made.participation)):
+        out[name] = draw
+    for group in groups:
+        slug = re.sub(r"[^A-Za-z0-9.+=-]+", "-", group.label).strip("-")
+        out[f"pipeline_{slug}"] = lambda group=group: made.pipeline(group)  # type: ignore[misc]
+        out[f"battery_{slug}"] = lambda group=group: made.battery(group)  # type: ignore[misc]
+    return out
+
+
+def save(figure: Figure, kind: str) -> bytes:
+    """A figure as the bytes of a file; equal figures give equal bytes."""
+    data = io.BytesIO()
+    undated: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    figure.savefig(data, format=kind, metadata=undated.get(kind))
+    return data.getvalue()
+
+
+class _Figures:
+    def __init__(self, groups: Sequence[Group], rows: Sequence[Row], references: Mapping[str, float]) -> None:
+        self.groups, self.rows, self.references = groups, rows, references
+        self.styles = styles(len(groups))
+
+    def _each(self) -> Iterator[tuple[Group, Style]]:
+        return zip(self.groups, self.styles, strict=True)
+
+    def accuracy(self, axes: Sequence[Axis]) -> Figure:
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(SINGLE if len(axes) == 1 else DOUBLE, 2.9))
+        panes = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
+        for pane, axis in zip(panes, axes, strict=True):
+            self._curves(pane, axis)
+        panes[0].set_ylabel("test accuracy (%)")
+        self._legend(figure, panes[0], 4 if len(axes) == 1 else 8)
+        return figure
+
+    def _curves(self, pane: Axes, axis: Axis) -> None:
+        for group, style in self._each():
+            line = curve(group, axis)
+            if line is None:
+                continue
+            if line.sd is not None:
+                low, high = line.mean - line.sd, line.mean + line.sd
+                pane.fill_between(line.x, low, high, color=style.ink, alpha=0.15, linewidth=0)
+            pane.plot(line.x, line.mean, markevery=max(1, len(line.x) // 8), label=group.label, **_kwargs(style))
+        for name, value in self.references.items():
+            pane.axhline(value, color="#666666", linewidth=0.7, linestyle=":")
+            pane.annotate(name, (0.01, value), xycoords=("axes fraction", "data"), fontsize=6, va="bottom")
+        budgets = {group.facts.get("world.budget") for group in self.groups}
+        if axis == "energy" and len(budgets) == 1 and (budget := budgets.pop()) is not None:
+            pane.axvline(budget, color="#666666", linewidth=0.7, linestyle=":")
+        pane.set_xlabel("slots" if axis == "slot" else "energy spent by the fleet (units)")
+        pane.set_xlim(left=0)
+        _thousands(pane)
+
+    def to_target(self) -> Figure:
+        figure, pane = self._bars()
+        for place, (row, style) in enumerate(zip(self.rows, self.styles, strict=True)):
+            if row["energy_to_target"] is None:
+                pane.annotate(" not reached", (0, place), va="center", fontsize=7, color="#555555")
+                continue
+            pane.barh(place, row["energy_to_target"], height=0.62, color=style.ink)
+            marks = row["energy_to_target_by_trial"]
+            pane.plot(marks, [place] * len(marks), "o", ms=3, mfc="white", mec="black", mew=0.7, clip_on=False)
+        pane.set_xlabel(f"energy to reach {self.rows[0]['target']:g} % (units)")
+        return figure
+
+    def by_purpose(self) -> Figure:
+        figure, pane = self._bars()
+        left = np.zeros(len(self.rows))
+        for key, name, colour, hatch in (
+            ("training", "training", "#0072B2", ""),
+            ("to_hub", "to hubs", "#E69F00", "////"),
+            ("to_server", "to the server", "#009E73", "xxxx"),
+        ):
+            values = np.array([row[key] for row in self.rows])
+            pane.barh(range(len(values)), values, 0.62, left, color=colour, hatch=hatch, edgecolor="white", label=name)
+            left += values
+        pane.set_xlabel("energy spent (units)")
+        figure.legend(*pane.get_legend_handles_labels(), loc="outside upper center", ncols=3)
+        return figure
+
+    def _bars(self) -> tuple[Figure, Axes]:
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(SINGLE, 0.9 + 0.22 * len(self.groups)))
+        pane = figure.subplots()
+        pane.set_yticks(range(len(self.groups)), [group.label for group in self.groups])
+        pane.set_ylim(len(self.groups) - 0.4, -0.6)
+        pane.grid(axis="y", visible=False)
+        _thousands(pane)
+        return figure, pane
+
+    def coverage(self) -> Figure:
+        return self._lines(
+            [coverage(group.example) for group in self.groups], "slots", "clients in the served model", "steps-post"
+        )
+
+    def lag(self) -> Figure:
+        return self._lines([lag(group.planned) for group in self.groups], "lag (versions)", "share of updates (%)")
+
+    def participation(self) -> Figure:
+        found = [participation(group.example) for group in self.groups]
+        return self._lines(found, "clients, busiest first", "sessions")
+
+    def _lines(self, found: Sequence[dict[str, Any]], x: str, y: str, steps: str = "default") -> Figure:
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(SINGLE, 2.7))
+        pane = figure.subplots()
+        for values, (group, style) in zip(found, self._each(), strict=True):
+            every = max(1, len(values["x"]) // 8)
+            pane.plot(values["x"], values["y"], drawstyle=steps, markevery=every, label=group.label, **_kwargs(style))
+        pane.set(xlabel=x, ylabel=y)
+        pane.set_ylim(bottom=0)
+        _thousands(pane)
+        self._legend(figure, pane, 4)
+        return figure
+
+    def _legend(self, figure: Figure, pane: Axes, columns: int) -> None:
+        handles, labels = pane.get_legend_handles_labels()
+        if max(map(len, labels), default=0) > 14:
+            columns = max(1, columns // 2)
+        figure.legend(
+            handles, labels, loc="outside upper center", ncols=min(columns, len(labels) or 1), handlelength=2.6,
+            columnspacing=1.2, labelspacing=0.3,
+        )  # fmt: skip
+
+    def pipeline(self, group: Group) -> Figure:
+        from matplotlib.figure import Figure
+
+        found = pipeline(group.example.schedule)
+        until = found.first + found.view
+        bars = [bar for bar in found.bars if bar.start < until]
+        rows = max((bar.lane for bar in bars), default=0) + 1 if found.by == "group" else len(found.lanes)
+        server = rows + max(0.1, rows / 30)
+        figure = Figure(figsize=(DOUBLE, 0.8 + (0.26 if rows <= 16 else 0.075) * (rows + 1)))
+        pane = figure.subplots()
+        for bar in bars:
+            colour = CHAINS[(bar.chain - 1) % len(CHAINS)] if bar.chain else "#bbbbbb"
+            pane.barh(
+                bar.lane, bar.end - bar.start + 1, 0.78, bar.start, color=colour, edgecolor="white", linewidth=0.5,
+                alpha=0.45 if bar.state == "flying" else 1, hatch="////" if bar.state == "unused" else None,
+            )  # fmt: skip
+            middle = (bar.start + min(bar.end + 1, until)) / 2
+            if rows <= 16 and min(bar.end + 1, until) - bar.start > found.view / 60:
+                pane.text(middle, bar.lane, letter(bar.chain), ha="center", va="center", fontsize=6.5)
+        for one in found.handovers:
+            if one.end < until:
+                arrow = {"arrowstyle": "-|>", "linewidth": 0.8 if one.main else 0.3, "color": "black"}
+                arrow |= {"shrinkA": 0, "shrinkB": 0, "mutation_scale": 6, "alpha": 1.0 if one.main else 0.3}
+                tip = one.end + 0.5 + (one.end - one.start < 2)
+                pane.annotate("", (tip, one.to), (one.start - 0.5, one.lane), arrowprops=arrow)
+        shown = [slot + 1 for slot in found.published if slot + 1 <= until]
+        pane.plot(shown, [server] * len(shown), "D", color="#D55E00", ms=3)
+        step = -(-(rows + 1) // 14)
+        ticks = [lane for lane in range(0, rows, step) if lane + 0.7 * step < server]
+        pane.set_yticks([*ticks, server], [*(found.lanes[lane] for lane in ticks), "server"])
+        pane.set_ylim(server + max(0.7, rows / 30), -0.7)
+        pane.set_xlim(found.first - 2, until)
+        pane.grid(axis="y", visible=False)
+        pane.set_xlabel("slot")
+        pane.set_title(f"{group.label}, trial {group.example.trial}", loc="left")
+        return figure
+
+    @cached_property
+    def fullest(self) -> float:
+        """The common end of the batteries' colour scale."""
+        known = []
+        for group in self.groups:
+            with suppress(InputError):
+                known.append(levels(group.example).level.ravel())
+        return max(1.0, float(np.percentile(np.concatenate(known), 99)) / UNIT)
+
+    def battery(self, group: Group) -> Figure:
+        from matplotlib.figure import Figure
+
+        found = levels(group.example)
+        units, names = found.binned(200)
+        figure = Figure(figsize=(SINGLE, 2.3))
+        pane = figure.subplots()
+        extent = (0.0, float(group.example.schedule.slots), -0.5, found.level.shape[1] - 0.5)
+        image = pane.imshow(
+            units, cmap="cividis", aspect="auto", origin="lower", extent=extent, interpolation="nearest",
+            vmin=0, vmax=self.fullest,
+        )  # fmt: skip
+        figure.colorbar(image, ax=pane, label="stored (units)", pad=0.02, extend="max")
+        pane.grid(visible=False)
+        pane.set(xlabel="slot", ylabel="client" if len(names) == found.level.shape[1] else "client (binned)")
+        _thousands(pane)
+        pane.set_title(f"{group.label}, trial {group.example.trial}", loc="left")
+        return figure
+
+
+def _kwargs(style: Style) -> dict[str, Any]:
+    return {"color": style.ink, "linestyle": style.stroke, "marker": style.point, "markersize": 3.8}
+
+
+def _thousands(pane: Axes) -> None:
+    from matplotlib.ticker import StrMethodFormatter
+
+    pane.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))

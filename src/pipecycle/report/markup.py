@@ -1,0 +1,47 @@
+"""Tables as Markdown and as LaTeX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pipecycle.report.tables import Table
+
+
+def markdown(found: Sequence[Table]) -> str:
+    parts = []
+    for table in found:
+        cells = [[cell.replace("|", "\\|") for cell in line] for line in (table.head, *table.cells)]
+        widths = [max(len(line[column]) for line in cells) for column in range(len(table.head))]
+        rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
+        lines = [_line(cells[0], widths), f"| {' | '.join(rule)} |", *(_line(line, widths) for line in cells[1:])]
+        parts.append(f"**{table.title}**\n\n" + "\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [cells[0].ljust(widths[0])]
+    padded += [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
+    return f"| {' | '.join(padded)} |"
+
+
+def latex(found: Sequence[Table]) -> str:
+    """Plain tabulars, no package needed."""
+    parts = []
+    for table in found:
+        lines = [f"% {table.title}", f"\\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}", "\\hline"]
+        lines += [_tex(table.head), "\\hline", *(_tex(cells) for cells in table.cells), "\\hline", "\\end{tabular}"]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
+}  # fmt: skip
+
+
+def _tex(cells: Sequence[str]) -> str:
+    escaped = ["".join(_SPECIAL.get(letter, letter) for letter in cell) for cell in cells]
+    signed = [re.sub(r"(?<!\S)([+-])(?=\d)", r"$\1$", cell) for cell in escaped]
+    return " & ".join("--" if cell == "-" else cell for cell in signed) + r" \\"

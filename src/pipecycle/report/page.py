@@ -1,0 +1,164 @@
+"""One self-contained HTML page: nothing is fetched, and the reader need not have been there."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+import attrs
+
+from pipecycle import __version__
+from pipecycle.config import SECTIONS
+from pipecycle.errors import InputError
+from pipecycle.report import story
+from pipecycle.report.alternatives import alternatives
+from pipecycle.report.payload import Step, payload
+from pipecycle.report.records import Group
+from pipecycle.report.tables import Table, default_target, summary_rows, tables
+from pipecycle.summary import number
+
+
+def page(
+    groups: Sequence[Group],
+    target: float | None = None,
+    *,
+    references: Mapping[str, float] | None = None,
+    title: str | None = None,
+    step: Step = lambda: None,
+) -> str:
+    """The report as HTML.  `references` are accuracies to draw as lines (centralised training, say)."""
+    try:
+        from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+    except ImportError:
+        raise InputError("the report needs plotly, which is not installed (pip install plotly)") from None
+    target = default_target(groups) if target is None else target
+    rows = summary_rows(groups, target)
+    data = payload(groups, rows, references or {}, step)
+    trained = any(group.curves for group in groups)
+    words = alternatives(groups, rows, data)
+    facts = {
+        "title": html.escape(title or _title(groups)),
+        "compared": html.escape(story.compared(groups)),
+        "outcome": _items(story.outcome(groups, rows)),
+        "notes": _notes(story.notes(groups)),
+        "switches": _switches(groups),
+        "tables": "".join(_table(table) for table in tables(groups, target)),
+        "configuration": _configuration(groups),
+        "runs": _runs(groups),
+        "version": __version__,
+        "trained": "" if trained else " hidden",
+        "trials": _trials(groups),
+        "css": _asset("page.css"),
+        "js": _asset("page.js"),
+        # A closing tag inside a script would end it early.
+        "plotly": get_plotlyjs().replace("</script", "<\\/script"),
+        "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+    }
+    facts |= {f"alt_{name}": html.escape(text) for name, text in words.items()}
+    return Template(_asset("page.html")).substitute(facts)
+
+
+def _asset(name: str) -> str:
+    return (files("pipecycle.report") / "assets" / name).read_text()
+
+
+def _title(groups: Sequence[Group]) -> str:
+    names = list(dict.fromkeys(group.policy for group in groups))
+    if len(names) == 1:
+        return f"{names[0]} on harvested energy"
+    return f"{len(names)} schedulers on harvested energy" if len(names) > 3 else f"{story.listed(names)} compared"
+
+
+def _trials(groups: Sequence[Group]) -> str:
+    trials = sorted({group.example.trial for group in groups})
+    return f"trial {trials[0]}" if len(trials) == 1 else "the first trial of each"
+
+
+def _items(texts: Sequence[str]) -> str:
+    return "".join(f"<li>{html.escape(text)}</li>" for text in texts)
+
+
+def _notes(texts: Sequence[str]) -> str:
+    if not texts:
+        return ""
+    return (
+        f'<details class="notes" open><summary>Worth knowing ({len(texts)})</summary><ul>{_items(texts)}</ul></details>'
+    )
+
+
+def _switches(groups: Sequence[Group]) -> str:
+    return "".join(
+        f'<label class="switch"><input type="checkbox" checked data-group="{place}">'
+        f'<svg class="swatch" data-swatch="{place}" width="34" height="12" aria-hidden="true"></svg>'
+        f"<span>{html.escape(group.label)}</span></label>"
+        for place, group in enumerate(groups)
+    )
+
+
+def _table(table: Table) -> str:
+    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in table.head)
+    body = "".join(
+        f'<tr><th scope="row">{html.escape(cells[0])}</th>'
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells[1:])
+        + "</tr>"
+        for cells in table.cells
+    )
+    title = html.escape(table.title)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{title}"><table><caption>{title}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _configuration(groups: Sequence[Group]) -> str:
+    """What all runs share, then what differs."""
+    same = story.common(groups)
+    notes = _field_notes()
+    shared = tuple((key, _value(value), notes.get(key, "")) for key, value in same.items())
+    parts = [_table(Table("The same for all", ("Field", "Value", "Meaning"), shared))] if shared else []
+    keys = list(dict.fromkeys(key for group in groups for key in group.facts if key not in same))
+    if len(groups) > 1 and keys:
+        cells = tuple(
+            (key, *(_value(group.facts[key]) if key in group.facts else "" for group in groups)) for key in keys
+        )
+        parts.append(_table(Table("What differs", ("Field", *(group.label for group in groups)), cells)))
+    files = "".join(
+        f"<h3>{html.escape(group.label)}, trial {group.example.trial}</h3>"
+        f'<pre tabindex="0">{html.escape(group.example.config.text())}</pre>'
+        for group in groups
+        if group.example.config is not None
+    )
+    if files:
+        parts.append(f"<details><summary>Every config.toml</summary>{files}</details>")
+    return "".join(parts)
+
+
+def _field_notes() -> dict[str, str]:
+    return {
+        f"{section}.{field.name}": str(field.metadata.get("note", ""))
+        for section, kind in SECTIONS.items()
+        for field in attrs.fields(kind)
+    }
+
+
+def _value(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "true", False: "false"}[value]
+    return f"{value:,.10g}" if isinstance(value, int | float) else str(value)
+
+
+def _runs(groups: Sequence[Group]) -> str:
+    cells = []
+    for group in groups:
+        for record in group.records:
+            metrics = record.metrics
+            reached = "-" if metrics is None else f"{metrics.accuracy[metrics.at_budget]:.1f}"
+            spent = number(round(record.figures["energy"]["spent"]))
+            name = record.path.name or str(record.path)
+            cells.append((group.label, str(record.trial), record.state, reached, spent, name))
+    head = ("Scheduler", "Trial", "State", "Accuracy (%)", "Spent (units)", "Folder")
+    return _table(Table("Every run", head, tuple(cells)))

@@ -1,0 +1,139 @@
+"""The numbers behind the page's plots, small enough to travel inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipecycle.errors import InputError
+from pipecycle.report.battery import levels
+from pipecycle.report.curves import Axis, curve
+from pipecycle.report.lanes import letter, pipeline
+from pipecycle.report.records import Group, Record
+from pipecycle.report.styles import CHAINS, styles
+from pipecycle.report.tables import Row
+
+Step = Callable[[], None]
+
+
+def payload(
+    groups: Sequence[Group], rows: Sequence[Row], references: Mapping[str, float], step: Step = lambda: None
+) -> dict[str, Any]:
+    """Everything the page draws, as JSON; `step` is called once per group."""
+    panels = []
+    for group in groups:
+        panels.append(
+            {
+                "trial": group.example.trial,
+                "battery": battery(group.example),
+                "pipeline": gantt(group.example),
+                "coverage": coverage(group.example),
+                "lag": lag(group.planned),
+                "participation": participation(group.example),
+            }
+        )
+        step()
+    return {
+        "groups": [
+            {"label": group.label, "colour": style.colour, "dash": style.dash, "marker": style.marker}
+            for group, style in zip(groups, styles(len(groups)), strict=True)
+        ],
+        "chains": CHAINS,
+        "references": [{"name": name, "accuracy": value} for name, value in references.items()],
+        "target": rows[0]["target"],
+        "budget": _budget(groups),
+        "curves": {axis: [line(group, axis) for group in groups] for axis in ("slot", "energy")},
+        "rows": [{key: row[key] for key in _ROW_KEYS} for row in rows],
+        "panels": panels,
+    }
+
+
+_ROW_KEYS = ("energy_to_target", "energy_to_target_by_trial", "slots_to_target", "reached", "trials", "training",
+             "to_hub", "to_server")  # fmt: skip
+
+
+def line(group: Group, axis: Axis) -> dict[str, Any] | None:
+    found = curve(group, axis)
+    if found is None:
+        return None
+    values = {"x": _short(found.x, 1), "mean": _short(found.mean, 2), "trials": found.trials}
+    return values if found.sd is None else values | {"sd": _short(found.sd, 2)}
+
+
+def battery(record: Record) -> dict[str, Any]:
+    """A heat map, or a sentence where the levels cannot be known."""
+    try:
+        found = levels(record)
+    except InputError as error:
+        return {"reason": str(error)}
+    units, names = found.binned(100)
+    return {"x": found.slot.tolist(), "y": names, "z": [_short(row, 1) for row in units]}
+
+
+def gantt(record: Record) -> dict[str, Any]:
+    found = pipeline(record.schedule)
+    bars = found.bars
+    return {
+        "by": found.by,
+        "lanes": found.lanes,
+        "lane": [bar.lane for bar in bars],
+        "start": [bar.start for bar in bars],
+        "end": [bar.end for bar in bars],
+        "chain": [bar.chain for bar in bars],
+        "letter": [letter(bar.chain) for bar in bars],
+        "state": [bar.state for bar in bars],
+        "about": [bar.about for bar in bars],
+        "handovers": [[one.start, one.lane, one.end, one.to, int(one.main)] for one in found.handovers],
+        "published": found.published,
+        "first": found.first,
+        "last": found.last,
+        "view": found.view,
+        "whole": found.whole,
+    }
+
+
+def coverage(record: Record, most: int = 60) -> dict[str, Any]:
+    """Clients whose updates are in the served model, after some of the publications, evenly picked."""
+    schedule = record.schedule
+    published = schedule.publications
+    if not len(published.slot):
+        return {"x": [0, schedule.slots], "y": [0, 0]}
+    # Early publications are where coverage grows, so the picks are dense there.
+    count = len(published.slot)
+    picks = np.unique(
+        np.concatenate(
+            [np.geomspace(1, count, min(most, count)).astype(int) - 1, np.linspace(0, count - 1, min(12, count))]
+        ).astype(int)
+    )
+    met = [schedule.ancestry.coverage(int(version)) for version in published.version[picks]]
+    return {"x": [0, *(published.slot[picks] + 1).tolist(), schedule.slots], "y": [0, *met, met[-1]]}
+
+
+def lag(records: Sequence[Record], most: int = 40) -> dict[str, Any]:
+    """The share of updates with each lag, in percent, all trials together; the last bar holds the rest."""
+    lags = np.concatenate([record.schedule.ancestry.lags for record in records])
+    if not len(lags):
+        return {"x": [], "y": []}
+    shares = 100 * np.bincount(np.minimum(lags, most)) / len(lags)
+    return {"x": list(range(len(shares))), "y": _short(shares, 2)}
+
+
+def participation(record: Record, most: int = 400) -> dict[str, Any]:
+    """Sessions per client, the busiest first."""
+    counts = np.sort(record.schedule.participation())[::-1]
+    picks = np.unique(np.linspace(0, len(counts) - 1, min(most, len(counts))).round().astype(int))
+    return {"x": (picks + 1).tolist(), "y": counts[picks].tolist()}
+
+
+def _budget(groups: Sequence[Group]) -> float | None:
+    budgets = {group.facts.get("world.budget") for group in groups}
+    return float(budget) if len(budgets) == 1 and (budget := budgets.pop()) is not None else None
+
+
+def _short(values: NDArray[Any], digits: int) -> list[float | int | None]:
+    """As few characters as say it; what is not a number is null."""
+    rounded = [round(float(value), digits) if np.isfinite(value) else None for value in values]
+    return [int(value) if value is not None and value == int(value) else value for value in rounded]

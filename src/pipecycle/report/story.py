@@ -1,0 +1,167 @@
+"""What was compared and what came out, in sentences for somebody who was not there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pipecycle.report.records import Group
+from pipecycle.report.tables import Row, accuracies, best_of, paired
+from pipecycle.summary import number, warnings
+
+
+def compared(groups: Sequence[Group]) -> str:
+    """One sentence about the runs."""
+    trials = sorted({record.trial for group in groups for record in group.records})
+    runs = sum(len(group.records) for group in groups)
+    words = [_count(len(groups), "scheduler" if _policies(groups) == len(groups) else "configuration")]
+    words.append(
+        f"{_count(runs, 'run')} ({_count(len(trials), 'trial')})" if runs > len(groups) else _count(runs, "run")
+    )
+    same = common(groups)
+    where = []
+    if "world.clients" in same:
+        where.append(_count(int(same["world.clients"]), "client"))
+    if "data.name" in same:
+        alpha = same.get("data.alpha", "varied")
+        how = "" if alpha == "varied" else " split at random" if alpha is None else f" split unevenly (alpha {alpha:g})"
+        where.append(f"the {same['data.name']} data{how}")
+    if "world.harvest" in same:
+        where.append(_harvest(str(same["world.harvest"])))
+    if "world.slots" in same:
+        where.append(f"at most {number(same['world.slots'])} slots")
+    if same.get("world.budget") is not None:
+        where.append(f"an energy budget of {number(same['world.budget'])} units for the whole fleet")
+    return f"{words[0]} in {words[1]}, on {listed(where)}." if where else f"{words[0]} in {words[1]}."
+
+
+def outcome(groups: Sequence[Group], rows: Sequence[Row]) -> list[str]:
+    """What came out, most important first."""
+    scenarios = list(dict.fromkeys(group.scenario for group in groups))
+    said = []
+    if len(scenarios) > 1 and any(group.trained for group in groups):
+        said.append(
+            f"The runs met {len(scenarios)} different worlds (weather, data or horizon); schedulers are compared "
+            "within each."
+        )
+    for scenario in scenarios[:6]:
+        said += _winner(groups, scenario)
+    said += _target(rows)
+    said += _waste(rows)
+    return said
+
+
+def notes(groups: Sequence[Group]) -> list[str]:
+    """What a reader must know to judge the numbers."""
+    found = []
+    for group in groups:
+        for record in group.records:
+            if record.config is not None and record.ended != "finished":
+                kept = "" if record.ended else " It is left out of means and tables." if group.trained else ""
+                found.append(f"{group.label}, trial {record.trial}: {record.state}.{kept}")
+    if groups and all(len(group.trained) == 1 for group in groups if group.trained) and any(g.trained for g in groups):
+        found.append("One trial each: no spread and no interval can be given, and small differences mean nothing.")
+    for group in groups:
+        for text in warnings(group.example.figures):
+            found.append(f"{group.label}: {text[0].lower()}{text[1:]}")
+    return found
+
+
+def common(groups: Sequence[Group]) -> dict[str, Any]:
+    """The facts that are the same for all groups."""
+    first = groups[0].facts
+    return {
+        key: value
+        for key, value in first.items()
+        if all(key in group.facts and group.facts[key] == value for group in groups)
+    }
+
+
+def _winner(groups: Sequence[Group], scenario: str) -> list[str]:
+    best = best_of(groups, scenario)
+    if best is None:
+        return []
+    found = accuracies(best)
+    place = "at the budget" if best.facts.get("world.budget") is not None else "at the end"
+    average = sum(found.values()) / len(found)
+    over = f" on average over {_count(len(found), 'trial')}" if len(found) > 1 else ""
+    said = [f"{best.label} came out highest: {average:.1f} % of test samples right {place}{over}."]
+    rivals = [group for group in groups if group.scenario == scenario and group.trained and group is not best]
+    if not rivals:
+        return said if len(groups) > 1 else [f"{best.label} got {average:.1f} % of test samples right {place}{over}."]
+    second = best_of(rivals, scenario)
+    assert second is not None
+    gap = paired(found, accuracies(second))
+    if gap is None:
+        said.append(f"{second.label} is next, but they share no trial, so they cannot be compared in pairs.")
+    elif gap.low is None or gap.high is None:
+        said.append(f"{second.label} is next, {gap.mean:.1f} points behind in one trial: too few to tell them apart.")
+    elif gap.low <= 0:
+        undecided = [
+            rival.label
+            for rival in rivals
+            if (one := paired(found, accuracies(rival))) is not None and one.low is not None and one.low <= 0
+        ]
+        verb = "is" if len(undecided) == 1 else "are"
+        said.append(
+            f"{listed(undecided)} {verb} not clearly behind: over {gap.pairs} paired trials the 95 % interval of the "
+            "difference includes zero."
+        )
+    else:
+        said.append(
+            f"{second.label} is next, {gap.mean:.1f} points behind (95 % interval {gap.low:.1f} to {gap.high:.1f}, "
+            f"{gap.pairs} paired trials)."
+        )
+    return said
+
+
+def _target(rows: Sequence[Row]) -> list[str]:
+    asked = [row for row in rows if row["reached"] is not None]
+    if not asked or asked[0]["target"] is None:
+        return []
+    target = f"{asked[0]['target']:g} %"
+    always = sorted((row for row in asked if row["reached"] == row["trials"]), key=lambda row: row["energy_to_target"])
+    if not always:
+        return [f"No scheduler reached {target} in every trial."]
+    first = always[0]
+    said = (
+        f"{first['label']} needed the least energy to reach {target}: {number(round(first['energy_to_target']))} units"
+    )
+    if len(always) > 1:
+        last = always[-1]
+        said += f" (the most was {number(round(last['energy_to_target']))}, {last['label']})"
+    never = [str(row["label"]) for row in asked if not row["reached"]]
+    if never:
+        said += f"; {listed(never)} never got there"
+    return [said + "."]
+
+
+def _waste(rows: Sequence[Row]) -> list[str]:
+    worst = max(rows, key=lambda row: (row["wasted"] or 0) / max(1, row["sessions"] or 0))
+    share = (worst["wasted"] or 0) / max(1, worst["sessions"] or 0)
+    if share < 0.02:
+        return ["Hardly any training was wasted: at least 98 % of the sessions of every scheduler were used."]
+    return [f"{worst['label']} wasted most: {100 * share:.0f} % of its sessions were never used."]
+
+
+def _policies(groups: Sequence[Group]) -> int:
+    return len({group.policy for group in groups})
+
+
+def _harvest(spec: str) -> str:
+    kind, _, rest = spec.partition(":")
+    if kind == "bernoulli":
+        try:
+            return f"batteries that gain a unit of energy in {100 * float(rest):g} % of slots"
+        except ValueError:
+            pass
+    return f"harvest {spec}"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "nothing"

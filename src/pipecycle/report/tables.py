@@ -1,0 +1,283 @@
+"""What came out, in figures: rows for programs, Markdown and LaTeX for people and papers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from pipecycle.errors import InputError
+from pipecycle.report.records import Group, Record
+from pipecycle.summary import number
+
+Row = dict[str, Any]
+
+
+@frozen
+class Difference:
+    """The mean of paired differences; the 95 % interval by Student's t is None for a single pair."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    pairs: int
+
+
+@frozen
+class Table:
+    """A title, column heads and text cells."""
+
+    title: str
+    head: tuple[str, ...]
+    cells: tuple[tuple[str, ...], ...]
+
+
+def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
+    """`ours - theirs` over the trials that both have."""
+    trials = sorted(set(ours) & set(theirs))
+    if not trials:
+        return None
+    gaps = np.array([ours[trial] - theirs[trial] for trial in trials])
+    mean, pairs = float(gaps.mean()), len(gaps)
+    if pairs == 1:
+        return Difference(mean, None, None, 1)
+    from scipy.special import stdtrit  # type: ignore[import-untyped]
+
+    half = float(stdtrit(pairs - 1, 0.975)) * float(gaps.std(ddof=1)) / math.sqrt(pairs)
+    return Difference(mean, mean - half, mean + half, pairs)
+
+
+def accuracies(group: Group) -> dict[int, float]:
+    """Percent at the budget (or at the end), by trial."""
+    return {
+        record.trial: float(record.metrics.accuracy[record.metrics.at_budget])
+        for record in group.trained
+        if record.metrics is not None
+    }
+
+
+def best_of(groups: Sequence[Group], scenario: str) -> Group | None:
+    """The group with the highest mean accuracy among those that met the same weather and data."""
+    rivals = [group for group in groups if group.scenario == scenario and group.trained]
+    return max(rivals, key=lambda group: float(np.mean(list(accuracies(group).values()))), default=None)
+
+
+def default_target(groups: Sequence[Group]) -> float | None:
+    """Nine tenths of the best mean accuracy, in whole percent: high enough to matter, reached by somebody."""
+    means = [float(np.mean(list(accuracies(group).values()))) for group in groups if group.trained]
+    return float(math.floor(0.9 * max(means))) if means else None
+
+
+def check_target(target: float | None) -> None:
+    if target is not None and not 0 < target <= 100:
+        raise InputError(f"--target {target:g}: needs an accuracy in percent, above 0 and at most 100")
+
+
+def summary_rows(groups: Sequence[Group], target: float | None = None) -> list[Row]:
+    """One row per group, figures averaged over its trials; None where there is nothing to say."""
+    target = default_target(groups) if target is None else target
+    return [_row(group, best_of(groups, group.scenario), target) for group in groups]
+
+
+def _row(group: Group, best: Group | None, target: float | None) -> Row:
+    reached = accuracies(group)
+    gap = None if best is None or best is group else paired(reached, accuracies(best))
+    row: Row = {
+        "label": group.label,
+        "policy": group.policy,
+        "trials": len(group.planned),
+        "unfinished": sum(record.ended is None and record.config is not None for record in group.records),
+        "diverged": sum(record.ended == "diverged" for record in group.records),
+        "accuracy": _mean(list(reached.values())),
+        "accuracy_sd": float(np.std(list(reached.values()), ddof=1)) if len(reached) > 1 else None,
+        "accuracy_by_trial": {str(trial): value for trial, value in reached.items()},
+        "best_accuracy": _mean(
+            [float(record.metrics.best[record.metrics.at_budget]) for record in group.trained if record.metrics]
+        ),
+        "is_best": best is group,
+        "best": None if best is None else best.label,
+        "difference": None if gap is None else gap.mean,
+        "difference_low": None if gap is None else gap.low,
+        "difference_high": None if gap is None else gap.high,
+        "pairs": None if gap is None else gap.pairs,
+    }
+    return row | _to_target(group, target) | _schedule_figures(group.planned)
+
+
+def _to_target(group: Group, target: float | None) -> Row:
+    energy, slots = [], []
+    for record in group.trained:
+        at = None if target is None or record.metrics is None else record.metrics.reaches(target)
+        if at is not None and record.metrics is not None:
+            energy.append(float(record.metrics.energy[at]))
+            slots.append(float(record.metrics.slot[at]))
+    return {
+        "target": target,
+        "reached": len(energy) if group.trained else None,
+        "energy_to_target": _mean(energy),
+        "energy_to_target_by_trial": energy,
+        "slots_to_target": _mean(slots),
+    }
+
+
+def _schedule_figures(records: Sequence[Record]) -> Row:
+    figures = [record.figures for record in records]
+
+    def mean(*keys: str) -> float | None:
+        values = []
+        for one in figures:
+            value: Any = one
+            for key in keys:
+                value = value[key]
+            values.append(value)
+        return _mean([float(value) for value in values if value is not None])
+
+    return {
+        "slots": mean("slots"),
+        "spent": mean("energy", "spent"),
+        "training": mean("spent_on", "training"),
+        "to_hub": mean("spent_on", "to_hub"),
+        "to_server": mean("spent_on", "to_server"),
+        "stored": mean("energy", "stored"),
+        "overflowed": mean("energy", "overflowed"),
+        "sessions": mean("sessions"),
+        "wasted": mean("wasted"),
+        "aggregations": mean("aggregations"),
+        "participants": mean("participants"),
+        "fairness": mean("fairness"),
+        "lag_mean": mean("lag", "mean"),
+        "lag_max": max((one["lag"]["max"] for one in figures if one["lag"]["max"] is not None), default=None),
+        "chains": mean("chains", "count"),
+        "coverage_min": min(one["chains"]["coverage_min"] for one in figures),
+        "coverage_mean": mean("chains", "coverage_mean"),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if len(values) else None
+
+
+# As text.
+
+Column = tuple[str, Callable[[Row], str]]
+
+
+def _n(key: str) -> Callable[[Row], str]:
+    def text(row: Row) -> str:
+        value = row[key]
+        return number(value if value is None or abs(value) < 100 else round(value))
+
+    return text
+
+
+def _spread(row: Row) -> str:
+    if row["accuracy"] is None:
+        return "-"
+    tail = "" if row["accuracy_sd"] is None else f" ± {row['accuracy_sd']:.1f}"
+    return f"{row['accuracy']:.1f}{tail}"
+
+
+def _gap(row: Row) -> str:
+    return "best" if row["is_best"] else "-" if row["difference"] is None else f"{row['difference']:+.1f}"
+
+
+def _best(row: Row) -> str:
+    return "-" if row["best_accuracy"] is None else f"{row['best_accuracy']:.1f}"
+
+
+def _interval(row: Row) -> str:
+    if row["difference_low"] is None:
+        return "-"
+    return f"{row['difference_low']:+.1f} to {row['difference_high']:+.1f}"
+
+
+def _trials(row: Row) -> str:
+    notes = [f"{row[key]} {key}" for key in ("unfinished", "diverged") if row[key]]
+    return f"{row['trials']}{' (' + ', '.join(notes) + ')' if notes else ''}"
+
+
+def _reached(row: Row) -> str:
+    return "-" if row["reached"] is None else f"{row['reached']} of {row['trials']}"
+
+
+def _share(part: str, whole: str) -> Callable[[Row], str]:
+    def text(row: Row) -> str:
+        if row[part] is None or not row[whole]:
+            return _n(part)(row)
+        return f"{row[part]:,.0f} ({100 * row[part] / row[whole]:.0f} %)"
+
+    return text
+
+
+def tables(groups: Sequence[Group], target: float | None = None) -> list[Table]:
+    """The tables of a report; those about accuracy only if something was trained."""
+    target = default_target(groups) if target is None else target
+    rows = summary_rows(groups, target)
+    rows.sort(key=lambda row: -math.inf if row["accuracy"] is None else row["accuracy"], reverse=True)
+    has_budget = any(group.facts.get("world.budget") is not None for group in groups)
+    name: Column = ("Scheduler", lambda row: str(row["label"]))
+    out = []
+    if any(row["accuracy"] is not None or row["unfinished"] for row in rows):
+        out.append(
+            _table(
+                "Accuracy at the energy budget" if has_budget else "Accuracy at the end of the runs",
+                rows,
+                name,
+                ("Accuracy (%), mean ± sd", _spread),
+                ("Difference to the best (points)", _gap),
+                ("95 % interval (points)", _interval),
+                ("Best so far (%)", _best),
+                ("Trials", _trials),
+            )
+        )
+    if target is not None and any(row["reached"] is not None for row in rows):
+        order = sorted(rows, key=lambda row: (-(row["reached"] or 0), row["energy_to_target"] or math.inf))
+        out.append(
+            _table(
+                f"To reach {target:g} % accuracy",
+                order,
+                name,
+                ("Trials that did", _reached),
+                ("Energy (units)", _n("energy_to_target")),
+                ("Slots", _n("slots_to_target")),
+            )
+        )
+    out.append(
+        _table(
+            "Where the energy went (units)",
+            rows,
+            name,
+            ("Spent", _n("spent")),
+            ("Training", _share("training", "spent")),
+            ("To hubs", _share("to_hub", "spent")),
+            ("To the server", _share("to_server", "spent")),
+            ("Left in batteries", _n("stored")),
+            ("Overflowed", _n("overflowed")),
+        )
+    )
+    out.append(
+        _table(
+            "Sessions, fairness, lag and coverage",
+            rows,
+            name,
+            ("Sessions", _n("sessions")),
+            ("Wasted", _share("wasted", "sessions")),
+            ("Fairness", lambda row: "-" if row["fairness"] is None else f"{row['fairness']:.3f}"),
+            ("Aggregations", _n("aggregations")),
+            ("Lag, mean", _n("lag_mean")),
+            ("Lag, max", _n("lag_max")),
+            ("Chains", _n("chains")),
+            ("Coverage, fewest", _n("coverage_min")),
+            ("Coverage, mean", _n("coverage_mean")),
+            ("Participants", _n("participants")),
+        )
+    )
+    return out
+
+
+def _table(title: str, rows: Sequence[Row], *columns: Column) -> Table:
+    cells = tuple(tuple(text(row) for _, text in columns) for row in rows)
+    return Table(title, tuple(head for head, _ in columns), cells)

@@ -1,0 +1,211 @@
+"""The report in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+SHARED = ("slot", "energy", "target", "purpose", "coverage", "lag", "participation")
+LABELS = ["pipecycle", "fedavg", "cycp"]
+
+
+class Visit:
+    """A page that remembers what went wrong."""
+
+    def __init__(self, browser: Any, file: Path, **options: Any) -> None:
+        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        self.page = self.context.new_page()
+        self.trouble: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.trouble.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.trouble.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(file.as_uri())
+
+    def scroll(self) -> None:
+        """To the end, so that every plot has been near the window."""
+        height = self.page.evaluate("document.documentElement.scrollHeight")
+        for top in range(0, height + 600, 600):
+            self.page.evaluate("top => scrollTo({top, behavior: 'instant'})", top)
+            self.page.wait_for_timeout(30)
+        self.page.wait_for_function(
+            "[...document.querySelectorAll('.plot')].every(node => node.offsetParent === null || node.data)"
+        )
+
+    def traces(self, plot: str) -> set[int]:
+        """The schedulers that a plot shows."""
+        return set(self.page.evaluate(f"document.getElementById('plot-{plot}').data.map(trace => trace.meta)"))
+
+    def range(self, plot: str) -> list[float]:
+        found: list[float] = self.page.evaluate(
+            f"document.getElementById('plot-{plot}')._fullLayout.xaxis.range.slice()"
+        )
+        return found
+
+
+@pytest.fixture
+def visit(browser: Any, report: Path) -> Iterator[Visit]:
+    visited = Visit(browser, report)
+    yield visited
+    assert visited.trouble == []
+    visited.context.close()
+
+
+def test_it_loads_in_peace_and_draws_everything(visit: Visit, report: Path) -> None:
+    visit.scroll()
+    assert visit.requests == [report.as_uri()]
+    page = visit.page
+    plots = page.locator(".plot").all()
+    assert len(plots) == len(SHARED) + 2 * len(LABELS)
+    for plot in plots:
+        assert plot.locator("svg.main-svg").count() >= 1
+        assert plot.get_attribute("role") == "img"
+        assert len(plot.get_attribute("aria-label") or "") > 20
+    for name in ("slot", "energy", "coverage", "lag", "participation"):
+        assert visit.traces(name) == {0, 1, 2}
+    assert page.locator("#plot-slot .fills path").count() == len(LABELS)  # the bands
+    assert page.locator("#plot-pipeline-0 .bars path").count() > 5
+    arrows = page.evaluate(
+        "document.getElementById('plot-pipeline-0').data.some(t => t.marker?.symbol?.includes?.('arrow'))"
+    )
+    assert arrows
+    assert page.locator("#plot-battery-0 .hm image").count() == 1
+    headings = page.locator("h1, h2").all_inner_texts()
+    assert headings[0] == "pipecycle, fedavg and cycp compared"
+    assert "Batteries" in headings
+
+
+def test_one_switch_hides_a_scheduler_in_every_plot(visit: Visit) -> None:
+    visit.scroll()
+    page = visit.page
+    page.get_by_label("fedavg", exact=True).uncheck()
+    page.wait_for_timeout(100)
+    for name in ("slot", "energy", "target", "coverage", "lag", "participation"):
+        assert 1 not in visit.traces(name), name
+        assert visit.traces(name) >= {0}, name
+    labels = page.evaluate("document.getElementById('plot-purpose').data[0].customdata")
+    assert labels == ["pipecycle", "cycp"]
+    assert page.locator("[data-panel='1']:visible").count() == 0
+    assert page.locator("[data-panel='0']:visible").count() == 2
+    assert page.locator("#status").inner_text() == "2 of 3 schedulers shown."
+    page.get_by_role("button", name="None", exact=True).click()
+    page.wait_for_timeout(100)
+    assert visit.traces("slot") == set()
+    page.get_by_role("button", name="All", exact=True).click()
+    page.wait_for_timeout(100)
+    assert visit.traces("slot") == {0, 1, 2}
+    assert page.locator("[data-panel='1']:visible").count() == 2
+
+
+def test_the_keyboard_reaches_and_works_everything(visit: Visit) -> None:
+    visit.scroll()
+    page = visit.page
+    page.evaluate("scrollTo(0, 0)")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.dataset.group") == "0":
+            break
+    outline = page.evaluate("getComputedStyle(document.activeElement.closest('label')).outlineStyle")
+    assert outline == "solid"
+    page.keyboard.press("Space")
+    page.wait_for_timeout(100)
+    assert 0 not in visit.traces("slot")
+    page.keyboard.press("Space")
+    page.wait_for_timeout(100)
+    # Arrow keys pan and +, - and 0 zoom the plot in focus.
+    page.focus("#plot-pipeline-0")
+    before = visit.range("pipeline-0")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_timeout(100)
+    moved = visit.range("pipeline-0")
+    assert moved[0] > before[0]
+    assert moved[1] - moved[0] == pytest.approx(before[1] - before[0])
+    page.keyboard.press("+")
+    page.wait_for_timeout(100)
+    zoomed = visit.range("pipeline-0")
+    assert zoomed[1] - zoomed[0] == pytest.approx((before[1] - before[0]) / 2)
+    page.keyboard.press("0")
+    page.wait_for_timeout(100)
+    assert visit.range("pipeline-0") == pytest.approx(before)
+    button = page.get_by_role("button", name="Later: pipecycle", exact=True)
+    button.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_timeout(100)
+    assert visit.range("pipeline-0")[0] > before[0]
+
+
+def test_hovering_tells_the_numbers(visit: Visit) -> None:
+    page = visit.page
+    page.wait_for_selector("#plot-slot .scatterlayer .point")
+    page.locator("#plot-slot .nsewdrag").scroll_into_view_if_needed()
+    box = page.locator("#plot-slot .scatterlayer .point").nth(3).bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector("#plot-slot .hoverlayer text")
+    assert "slots" in (page.locator("#plot-slot .hoverlayer").text_content() or "")
+
+
+def test_the_tool_bar_keeps_everything_here(visit: Visit) -> None:
+    page = visit.page
+    page.wait_for_selector("#plot-slot .modebar-btn", state="attached")
+    titles = page.eval_on_selector_all("#plot-slot .modebar-btn", "found => found.map(node => node.dataset.title)")
+    assert titles == ["Download plot as a PNG", "Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes"]
+    page.hover("#plot-slot .nsewdrag")
+    with page.expect_download() as download:
+        page.locator("#plot-slot .modebar-btn").first.click()
+    assert download.value.path().read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("width", [320, 400])
+def test_a_phone_does_not_scroll_sideways(browser: Any, report: Path, width: int) -> None:
+    visited = Visit(
+        browser, report, viewport={"width": width, "height": 740}, is_mobile=True, has_touch=True, device_scale_factor=2
+    )
+    visited.scroll()
+    page = visited.page
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    wide = page.evaluate(
+        "w => [...document.querySelectorAll('.plot')].filter(n => n.getBoundingClientRect().right > w + 1).length",
+        width,
+    )
+    assert wide == 0
+    assert page.evaluate("document.getElementById('plot-slot')._fullLayout.dragmode") is False
+    assert visited.trouble == []
+    visited.context.close()
+
+
+def test_light_and_dark(browser: Any, report: Path) -> None:
+    colours = {}
+    visited = Visit(browser, report, color_scheme="light")
+    for scheme in ("light", "dark"):
+        visited.page.emulate_media(color_scheme=scheme)
+        visited.page.wait_for_timeout(200)
+        colours[scheme] = (
+            visited.page.evaluate("getComputedStyle(document.body).backgroundColor"),
+            visited.page.evaluate("document.getElementById('plot-slot')._fullLayout.paper_bgcolor"),
+        )
+    assert colours == {
+        "light": ("rgb(255, 255, 255)", "#ffffff"),
+        "dark": ("rgb(20, 23, 26)", "#14171a"),
+    }
+    assert visited.trouble == []
+    visited.context.close()
+
+
+def test_a_plan_alone(browser: Any, plan_report: Path) -> None:
+    visited = Visit(browser, plan_report)
+    visited.scroll()
+    page = visited.page
+    assert page.locator("#accuracy").is_hidden()
+    assert page.locator("#figure-target").is_hidden()
+    assert visited.traces("pipeline-0") == {0}
+    assert page.locator("#plot-battery-0 .hm image").count() == 1
+    assert visited.trouble == []
+    visited.context.close()

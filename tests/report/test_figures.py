@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from pipecycle.report import load
+
+pytest.importorskip("matplotlib")
+
+from pipecycle.report.figures import figures, look, save
+
+
+@pytest.fixture
+def drawn(make):
+    paths = [make(f"{p}{t}", p, (50, 80 + t), world__trial=t) for p in ("pipecycle", "fedavg") for t in range(2)]
+    return figures(load(paths), 80.0, {"centralised": 96.5})
+
+
+def test_every_figure_is_there(drawn) -> None:
+    both = [f"{kind}_{policy}" for policy in ("pipecycle", "fedavg") for kind in ("pipeline", "battery")]
+    assert list(drawn) == [
+        "accuracy_slots",
+        "accuracy_energy",
+        "accuracy",
+        "energy_to_target",
+        "energy_by_purpose",
+        "coverage",
+        "lag",
+        "participation",
+        *both,
+    ]
+
+
+def test_sizes_fonts_and_repeatability(drawn) -> None:
+    with look():
+        for name, inches in (("accuracy_slots", 3.5), ("accuracy", 7.16)):
+            png = save(drawn[name](), "png")
+            assert struct.unpack(">I", png[16:20])[0] == round(300 * inches)
+        pdf = save(drawn["accuracy"](), "pdf")
+        assert b"/FontFile2" in pdf  # TrueType, embedded
+        assert pdf == save(drawn["accuracy"](), "pdf")
+        svg = save(drawn["pipeline_pipecycle"](), "svg")
+        assert svg == save(drawn["pipeline_pipecycle"](), "svg")
+        assert b"<text" not in svg  # letters are outlines, so no font is needed
+
+
+def test_all_can_be_drawn(drawn) -> None:
+    with look():
+        for draw in drawn.values():
+            assert save(draw(), "svg").startswith(b"<?xml")
+
+
+def test_a_plan_alone(make) -> None:
+    drawn = figures(load([make("a") / "schedule.npz"]))
+    assert "accuracy" not in drawn
+    with look():
+        for draw in drawn.values():
+            save(draw(), "svg")

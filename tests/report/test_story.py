@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from pipecycle.report import load, story
+from pipecycle.report.tables import summary_rows
+
+
+def tell(paths, target: float | None = None) -> list[str]:
+    groups = load(paths)
+    return story.outcome(groups, summary_rows(groups, target))
+
+
+def test_what_was_compared(make) -> None:
+    groups = load([make("a"), make("b", "fedavg"), make("c", "fedavg", world__trial=1)])
+    assert story.compared(groups) == (
+        "2 schedulers in 3 runs (2 trials), on 10 clients, the digits data split at random, batteries that gain a "
+        "unit of energy in 50 % of slots and at most 400 slots."
+    )
+
+
+def test_a_clear_winner(make) -> None:
+    paths = [make(f"a{t}", accuracy=(50, 90 + t), world__trial=t) for t in range(3)]
+    paths += [make(f"b{t}", "fedavg", accuracy=(50, 80 + t + 0.1 * (t == 1)), world__trial=t) for t in range(3)]
+    said = tell(paths, 85.0)
+    assert said[0] == "pipecycle came out highest: 91.0 % of test samples right at the end on average over 3 trials."
+    # Differences 10, 9.9 and 10: mean 9.967, deviation 0.0577, half-width 4.303 * 0.0577 / sqrt(3) = 0.143.
+    assert said[1] == "fedavg is next, 10.0 points behind (95 % interval 9.8 to 10.1, 3 paired trials)."
+    assert said[2].startswith("pipecycle needed the least energy to reach 85 %: ")
+    assert said[2].endswith("; fedavg never got there.")
+
+
+def test_no_clear_winner_is_said(make) -> None:
+    paths = [make(f"a{t}", accuracy=(50, (80, 90)[t]), world__trial=t) for t in range(2)]
+    paths += [make(f"b{t}", "fedavg", accuracy=(50, (84, 85)[t]), world__trial=t) for t in range(2)]
+    assert tell(paths)[1].startswith("fedavg is not clearly behind: over 2 paired trials")
+
+
+def test_one_trial_proves_little(make) -> None:
+    paths = [make("a", accuracy=(50, 90)), make("b", "fedavg", accuracy=(50, 80))]
+    assert tell(paths)[1] == "fedavg is next, 10.0 points behind in one trial: too few to tell them apart."
+    assert any(note.startswith("One trial each") for note in story.notes(load(paths)))
+
+
+def test_several_worlds_are_told_apart(make) -> None:
+    said = tell([make("a"), make("b", world__harvest="always")])
+    assert said[0].startswith("The runs met 2 different worlds")
+    assert sum("came out highest" in text for text in said) == 2
+
+
+def test_unfinished_runs_are_mentioned(make) -> None:
+    groups = load([make("a"), make("b", world__trial=1, ended=None, accuracy=(40.0,))])
+    assert story.notes(groups)[0] == (
+        "pipecycle, trial 1: unfinished, evaluated up to slot 100. It is left out of means and tables."
+    )

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipecycle.report import load
+from pipecycle.report.markup import latex, markdown
+from pipecycle.report.tables import Difference, default_target, paired, summary_rows, tables
+
+
+def test_the_paired_interval_of_three_trials_by_hand() -> None:
+    found = paired({0: 80.0, 1: 82.0, 2: 87.0, 5: 1.0}, {0: 79.0, 1: 79.0, 2: 83.0, 7: 2.0})
+    # The differences are 1, 3 and 4.
+    mean = (1 + 3 + 4) / 3
+    variance = ((1 - mean) ** 2 + (3 - mean) ** 2 + (4 - mean) ** 2) / 2
+    half = 4.302652729749464 * math.sqrt(variance / 3)  # Student's t, two degrees of freedom, 97.5 %
+    assert found is not None
+    assert found.pairs == 3
+    assert found.mean == pytest.approx(8 / 3)
+    assert found.low == pytest.approx(mean - half)
+    assert found.high == pytest.approx(mean + half)
+    assert half == pytest.approx(3.7946, abs=1e-4)
+
+
+def test_one_pair_has_no_interval_and_none_no_difference() -> None:
+    assert paired({3: 50.0}, {3: 48.5}) == Difference(1.5, None, None, 1)
+    assert paired({3: 50.0}, {4: 48.5}) is None
+
+
+def test_accuracy_and_the_difference_to_the_best(make) -> None:
+    ours, theirs = (70.0, 74.0, 78.0), (71.0, 78.0, 82.0)
+    paths = [make(f"a{t}", "pipecycle", (50.0, ours[t]), world__trial=t) for t in range(3)]
+    paths += [make(f"b{t}", "fedavg", (50.0, theirs[t]), world__trial=t) for t in range(3)]
+    first, second = summary_rows(load(paths))
+    assert first["accuracy"] == 74.0
+    assert first["accuracy_sd"] == 4.0
+    assert first["difference"] == pytest.approx(-3.0)
+    half = 4.302652729749464 * math.sqrt(3.0 / 3)  # differences -1, -4, -4: variance 3
+    assert first["difference_low"] == pytest.approx(-3.0 - half)
+    assert first["difference_high"] == pytest.approx(-3.0 + half)
+    assert first["best"] == "fedavg"
+    assert second["is_best"]
+    assert second["difference"] is None
+
+
+def test_runs_that_met_different_weather_are_not_paired(make) -> None:
+    paths = [make("a", "pipecycle"), make("b", "fedavg", world__harvest="always")]
+    rows = summary_rows(load(paths))
+    assert [row["is_best"] for row in rows] == [True, True]
+    assert [row["difference"] for row in rows] == [None, None]
+
+
+def test_energy_and_slots_to_a_target(make) -> None:
+    paths = [make("a", accuracy=(50, 79.9, 80.0, 90)), make("b", accuracy=(10, 81, 80, 82), world__trial=1)]
+    paths.append(make("c", accuracy=(10, 20, 30, 40), world__trial=2))
+    (group,) = load(paths)
+    (row,) = summary_rows([group], 80.0)
+    spent = [record.schedule.energy.spent / 2**20 for record in group.records]
+    assert row["reached"] == 2
+    assert row["slots_to_target"] == (300 + 200) / 2
+    assert row["energy_to_target"] == (spent[0][299] + spent[1][199]) / 2
+    (never,) = summary_rows([group], 99.0)
+    assert never["energy_to_target"] is None
+    assert never["reached"] == 0
+    assert "0 of 3" in markdown(tables([group], 99.0))
+
+
+def test_the_value_at_the_budget_is_the_marked_row(make) -> None:
+    run = make("a", accuracy=(50, 60, 70))
+    text = (run / "metrics.csv").read_text().splitlines()
+    text.insert(3, text[2].replace(",60,", ",63.5,").removesuffix(",0,0") + ",1,0")
+    (run / "metrics.csv").write_text("\n".join(text) + "\n")
+    (row,) = summary_rows(load([run]))
+    assert row["accuracy"] == 63.5
+
+
+def test_the_rest_comes_from_the_schedules(make) -> None:
+    (group,) = load([make("a", "fedavg"), make("b", "fedavg", world__trial=1)])
+    (row,) = summary_rows([group])
+    first, second = (record.figures for record in group.records)
+    assert row["training"] + row["to_hub"] + row["to_server"] == row["spent"]
+    assert row["spent"] == (first["energy"]["spent"] + second["energy"]["spent"]) / 2
+    assert row["wasted"] == (first["wasted"] + second["wasted"]) / 2
+    assert row["coverage_min"] == min(first["chains"]["coverage_min"], second["chains"]["coverage_min"])
+    assert row["lag_max"] == max(first["lag"]["max"], second["lag"]["max"])
+    json.dumps(row, allow_nan=False)
+
+
+def test_the_default_target_is_nine_tenths_of_the_best(make) -> None:
+    groups = load([make("a", accuracy=(50, 80)), make("b", "fedavg", accuracy=(50, 91.5))])
+    assert default_target(groups) == 82.0
+    assert default_target([]) is None
+
+
+def test_markdown(make) -> None:
+    groups = load([make("a", accuracy=(50, 80)), make("b", "fedavg", accuracy=(50, 91.5))])
+    first = markdown(tables(groups)).split("\n\n")[1].splitlines()
+    assert [cell.strip() for cell in first[2].split("|")[1:-1]] == ["fedavg", "91.5", "best", "-", "91.5", "1"]
+    assert [cell.strip() for cell in first[3].split("|")[1:-1]] == ["pipecycle", "80.0", "-11.5", "-", "80.0", "1"]
+    assert len({len(line) for line in first}) == 1
+
+
+def test_latex_compiles(make, tmp_path: Path) -> None:
+    groups = load([make("a", accuracy=(50, 80)), make("b", groups=3, accuracy=(50, 91.5), rotation="spread")])
+    text = latex(tables(groups))
+    assert "\\usepackage" not in text
+    assert "rotation=longest-idle" in text
+    blocks = text.split("\\begin{tabular}")[1:]
+    assert len(blocks) == 4
+    for block in blocks:
+        columns = len(block.split("}")[0].removeprefix("{"))
+        rows = [line for line in block.splitlines() if line.endswith(r"\\")]
+        assert all(line.count(" & ") == columns - 1 for line in rows)
+        assert not any(symbol in line.replace(f"\\{symbol}", "") for line in rows for symbol in "%#_")
+    if shutil.which("pdflatex"):
+        document = f"\\documentclass{{article}}\\begin{{document}}\n{text}\n\\end{{document}}\n"
+        (tmp_path / "t.tex").write_text(document)
+        done = subprocess.run(
+            ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"],
+            cwd=tmp_path, capture_output=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_a_plan_has_no_accuracy_tables(make) -> None:
+    groups = load([make("a") / "schedule.npz"])
+    titles = [table.title for table in tables(groups)]
+    assert titles == ["Where the energy went (units)", "Sessions, fairness, lag and coverage"]
