@@ -3,13 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format bench browser-test clean
+.PHONY: demo test lint format bench browser-test ray-test clean
 
 demo: $(VENV)/.installed  ## the main job on embedded data
 	$(BIN)/pipecycle compare
 
 test: lint  ## lint, types and all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -27,6 +27,10 @@ browser-test: $(VENV)/.installed  ## the report in a real browser
 	command -v chromium >/dev/null || { [ $$(id -u) = 0 ] && S= || S=sudo; $$S apt-get update -qq && $$S apt-get install -y -qq chromium; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt playwright
 	$(BIN)/python -m pytest tests/browser -m browser
+
+ray-test: $(VENV)/.installed  ## sweeps on a Ray cluster of this machine
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[ray]"
+	$(BIN)/python -m pytest tests/test_ray.py -m ray
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

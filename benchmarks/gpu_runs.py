@@ -22,7 +22,7 @@ from pipecycle import build, plan
 from pipecycle.data import Task, load
 from pipecycle.train.engine import train_many
 from pipecycle.train.job import Job, Watch
-from pipecycle.train.problem import Problem, problem
+from pipecycle.train.problems import Problem, problem
 
 POLICIES: list[tuple[str, dict[str, Any]]] = [
     *(

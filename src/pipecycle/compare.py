@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+from attrs import frozen
 
 from pipecycle.config import Config
 from pipecycle.data import Split
@@ -16,6 +18,11 @@ from pipecycle.policies import FedAvg
 from pipecycle.runs import prepare
 from pipecycle.specs import parse_harvest
 from pipecycle.sweep import Sweep, expand
+
+if TYPE_CHECKING:
+    import pandas
+
+    from pipecycle.train.job import Job
 
 POLICIES = ("pipecycle", "pipecycle+", "fedavg", "cycp", "mifa", "flda", "fedseq", "fedbacys")
 """All schedulers of the paper and ours; fedbacys-odd is a variant."""
@@ -35,6 +42,56 @@ DEMO = Config().changed(
 def comparison(base: Config, policies: Sequence[str] = POLICIES, trials: int = 3, groups: int = 5) -> Sweep:
     """Every policy on every trial; those that have groups with the same number of them."""
     return expand(base, {"policy": list(policies), "groups": [groups]}, trials)
+
+
+@frozen(eq=False)
+class Comparison:
+    """Runs of several policies on the same trials."""
+
+    jobs: Mapping[tuple[str, int], Job]
+    """By policy and trial."""
+
+    def frame(self) -> pandas.DataFrame:
+        """All checkpoints: policy, trial, slot, energy, accuracy, ..."""
+        import pandas
+
+        frames = []
+        for (policy, trial), job in self.jobs.items():
+            frame = job.history.frame()
+            frame.insert(0, "policy", policy)
+            frame.insert(1, "trial", trial)
+            frames.append(frame)
+        return pandas.concat(frames, ignore_index=True)
+
+    def table(self) -> pandas.DataFrame:
+        """Accuracy at the budget by policy, mean and deviation over the trials, and what was spent."""
+        import pandas
+
+        rows = [
+            {"policy": policy, "accuracy": job.history.at_budget.accuracy, "energy": job.history.at_budget.energy}
+            for (policy, _), job in self.jobs.items()
+        ]
+        grouped = pandas.DataFrame(rows).groupby("policy")
+        summary = grouped["accuracy"].agg(["mean", "std"]).join(grouped["energy"].mean())
+        return summary.sort_values("mean", ascending=False)
+
+    def __repr__(self) -> str:
+        return f"Comparison({len({policy for policy, _ in self.jobs})} policies)\n{self.table().round(2)}"
+
+
+def compare(
+    policies: Sequence[str] = POLICIES, trials: int = 3, groups: int = 5, base: Config = DEMO, device: str = "auto"
+) -> Comparison:
+    """The same as `pipecycle compare`, in this process and without files: everything stacked on one device."""
+    from pipecycle.train.engine import train_many
+    from pipecycle.train.job import Job, Watch
+
+    jobs = {}
+    for config in comparison(base, policies, trials, groups).runs.values():
+        watch = Watch(config.look.every, config.look.clients_every, config.world.budget)
+        jobs[config.policy, config.world.trial] = Job(*prepare(config), watch, name=config.policy)
+    train_many(list(jobs.values()), device=device)
+    return Comparison(jobs)
 
 
 def references(base: Config, trials: Sequence[int], home: Path | None = None) -> dict[str, list[float]]:

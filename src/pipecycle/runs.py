@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pipecycle.train.engine import Engine
     from pipecycle.train.job import Callback, Job
-    from pipecycle.train.problem import Problem
+    from pipecycle.train.problems import Problem
 
 Show = Callable[["Engine"], None]
 CHECKPOINT = Path("checkpoint") / "state.safetensors"
@@ -47,7 +47,7 @@ def _task(name: str) -> Task:
 
 def prepare(config: Config) -> tuple[Schedule, Problem]:
     """The schedule and the problem of a configuration; nothing is written."""
-    from pipecycle.train.problem import Recipe, problem
+    from pipecycle.train.problems import Recipe, problem
     from pipecycle.train.sessions import LocalSGD
 
     world, data, train = config.world, config.data, config.train

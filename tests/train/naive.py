@@ -24,7 +24,7 @@ from pipecycle.harvest import rows
 from pipecycle.schedule import Schedule, Sent
 from pipecycle.specs import parse_harvest
 from pipecycle.streams import streams
-from pipecycle.train.problem import Problem
+from pipecycle.train.problems import Problem
 
 Model = dict[str, Tensor]
 """Parameters by name."""

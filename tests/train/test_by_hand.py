@@ -26,7 +26,7 @@ from pipecycle.harvest import Bernoulli
 from pipecycle.policies import FLDA, MIFA, FedSeq, PipeCycle
 from pipecycle.train.engine import train_many
 from pipecycle.train.job import Job, Watch
-from pipecycle.train.problem import Problem, Recipe, problem
+from pipecycle.train.problems import Problem, Recipe, problem
 from pipecycle.train.sessions import LocalSGD
 
 from .naive import Training, vector

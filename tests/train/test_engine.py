@@ -13,7 +13,7 @@ from pipecycle.train.analysis import evaluate, version_recipe
 from pipecycle.train.engine import Engine, alike, pick_device, train, train_many
 from pipecycle.train.history import checkpoints, current_sessions
 from pipecycle.train.job import Job, Watch
-from pipecycle.train.problem import Problem, Recipe, problem, session_numbers
+from pipecycle.train.problems import Problem, Recipe, problem, session_numbers
 from pipecycle.train.sessions import LocalSGD
 
 

@@ -17,7 +17,7 @@ from pipecycle import Schedule, build, plan
 from pipecycle.data import Split, Task
 from pipecycle.train.engine import train_many
 from pipecycle.train.job import Job, Watch
-from pipecycle.train.problem import Problem, Recipe, problem
+from pipecycle.train.problems import Problem, Recipe, problem
 from pipecycle.train.sessions import LocalSGD
 
 from .naive import Training, vector

@@ -16,7 +16,7 @@ from pipecycle import InputError, build, plan
 from pipecycle.train.checkpoint import load_job, save_job
 from pipecycle.train.engine import Engine, train_many
 from pipecycle.train.job import Job, Watch
-from pipecycle.train.problem import Problem, problem
+from pipecycle.train.problems import Problem, problem
 
 POLICIES = [
     ("pipecycle", {"groups": 3, "queue_threshold": 1}),

@@ -14,7 +14,7 @@ from pipecycle.schedule import Schedule
 from pipecycle.streams import Ints
 from pipecycle.train.engine import train_many
 from pipecycle.train.job import Job, Watch
-from pipecycle.train.problem import Problem
+from pipecycle.train.problems import Problem
 
 Terms = dict[int, list[tuple[int, float]]]
 

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from pipecycle.errors import InputError
 from pipecycle.schedule import Schedule
-from pipecycle.train.evaluate import Examiner, Pending
+from pipecycle.train.examiner import Examiner, Pending
 from pipecycle.train.history import History
 from pipecycle.train.job import Job, Watch
-from pipecycle.train.problem import Problem, on_device
+from pipecycle.train.problems import Problem, on_device
 from pipecycle.train.sessions import Executor, Loop, Precision, Stacked, Teachers, stacked_path
 
 Tick = Callable[["Engine"], None]

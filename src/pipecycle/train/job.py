@@ -17,7 +17,7 @@ from pipecycle.streams import Ints
 from pipecycle.train.graph import Graph
 from pipecycle.train.history import Checkpoint, EarlyStop, History, Row, Score, checkpoints, current_sessions
 from pipecycle.train.pool import Pool
-from pipecycle.train.problem import Problem, session_numbers
+from pipecycle.train.problems import Problem, session_numbers
 from pipecycle.train.teachers import Table
 
 Callback = Callable[["Job", Row], None]
