@@ -15,6 +15,7 @@ from pipecycle.data import Split
 from pipecycle.files import write
 from pipecycle.plan import plan
 from pipecycle.policies import FedAvg
+from pipecycle.registry import parameters, policy_class
 from pipecycle.runs import prepare
 from pipecycle.specs import parse_harvest
 from pipecycle.sweep import Sweep, expand
@@ -41,7 +42,8 @@ DEMO = Config().changed(
 
 def comparison(base: Config, policies: Sequence[str] = POLICIES, trials: int = 3, groups: int = 5) -> Sweep:
     """Every policy on every trial; those that have groups with the same number of them."""
-    return expand(base, {"policy": list(policies), "groups": [groups]}, trials)
+    grouped = any("groups" in parameters(policy_class(name)) for name in policies)
+    return expand(base, {"policy": list(policies), **({"groups": [groups]} if grouped else {})}, trials)
 
 
 @frozen(eq=False)

@@ -13,11 +13,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from pipecycle.commands.shared import Json, settings
+from pipecycle.commands.shared import ConfigFile, Json, Settings, configured
 from pipecycle.commands.sweeping import carry_out, save_results
 from pipecycle.compare import DEMO, POLICIES, comparison, references
-from pipecycle.config import Config, read_config
-from pipecycle.errors import InputError
+from pipecycle.config import Config
 from pipecycle.files import write
 from pipecycle.registry import policy_class
 from pipecycle.specs import FORMS
@@ -49,10 +48,8 @@ def compare(
     target: Annotated[
         float | None, typer.Option(help="Accuracy to ask the energy for. \\[default: 9/10 of the best]")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file; options win over it.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any field: train.lr=0.1.")
-    ] = None,
+    config: ConfigFile = None,
+    set_: Settings = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the runs and the report. \\[default: runs/compare-...]")
     ] = None,
@@ -64,21 +61,17 @@ def compare(
 
     With no arguments: all of them on handwritten digits, forty clients that hold few classes each and charge in
     one slot out of ten. Trials are paired, so the differences are too."""
-    if delta is not None and harvest is not None:
-        raise InputError("--delta and --harvest: give one of them, not both")
-    base = DEMO if config is None else read_config(config)
     given = {
-        "world.harvest": harvest if delta is None else f"bernoulli:{delta!r}",
+        "delta": delta,
+        "world.harvest": harvest,
         "world.clients": clients,
         "world.slots": slots,
         "world.budget": budget,
         "data.name": data,
+        "data.alpha": "none" if alpha == "iid" else alpha,
         "train.model": model,
     }
-    options = {key: value for key, value in given.items() if value is not None}
-    if alpha is not None:
-        options["data.alpha"] = "none" if alpha == "iid" else alpha
-    base = base.changed(options | settings(set_ or []))
+    base = configured(DEMO, config, None, given, set_)
     names = policies or list(POLICIES)
     for name in names:
         policy_class(name)

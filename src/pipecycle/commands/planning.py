@@ -10,55 +10,66 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pipecycle.commands.shared import Json, progress, settings
-from pipecycle.energy import quanta
+from pipecycle.commands.shared import ConfigFile, Json, Settings, configured, progress
+from pipecycle.config import Config
 from pipecycle.errors import InputError
-from pipecycle.harvest import Bernoulli
 from pipecycle.picture import pipeline
 from pipecycle.plan import Run
-from pipecycle.registry import build, convert, parameters, policy_class
+from pipecycle.registry import build, parameters
 from pipecycle.schedule import Schedule
 from pipecycle.specs import FORMS, parse_harvest
 from pipecycle.summary import number, sentences, summarise, warnings
 
 
 def plan(
-    policy: Annotated[str, typer.Argument(help="A scheduler (see `pipecycle policies`), or your own as module:Class.")],
+    policy: Annotated[
+        str | None, typer.Argument(help="A scheduler (see `pipecycle policies`), or your own as module:Class.")
+    ] = None,
     groups: Annotated[
         int | None, typer.Option(help="Concurrent groups G, for policies that have groups. \\[default: 2]")
     ] = None,
     delta: Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.5]")] = None,
-    clients: Annotated[int, typer.Option(help="How many clients.")] = 100,
-    session: Annotated[int, typer.Option(help="Slots, and energy units, of one training session (B).")] = 20,
-    slots: Annotated[int, typer.Option(help="Horizon in slots.")] = 15_000,
+    clients: Annotated[int | None, typer.Option(help="How many clients. \\[default: 100]")] = None,
+    session: Annotated[int | None, typer.Option(help="Slots, and units, of a session (B). \\[default: 20]")] = None,
+    slots: Annotated[int | None, typer.Option(help="Horizon in slots. \\[default: 15000]")] = None,
     budget: Annotated[float | None, typer.Option(help="Stop once the fleet has spent this many units.")] = None,
-    trial: Annotated[int, typer.Option(help="Picks the weather and every random choice.")] = 0,
+    trial: Annotated[int | None, typer.Option(help="Picks weather and every random choice. \\[default: 0]")] = None,
     harvest: Annotated[str | None, typer.Option(metavar="SPEC", help=f"Instead of --delta: {FORMS}.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the policy, or capacity or initial (units)."),
-    ] = None,
+    config: ConfigFile = None,
+    set_: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Save the schedule to this .npz file.")] = None,
     as_json: Json = False,
 ) -> None:
     """Plan a scheduler against simulated batteries: who trains when, from which model, at what cost.
 
     Nothing is trained. Example: pipecycle plan pipecycle --groups 10 --delta 0.5 --set rotation=spread"""
-    if delta is not None and harvest is not None:
-        raise InputError("--delta and --harvest: give one of them, not both")
-    options = settings(set_ or [])
-    battery = {key: convert(key, options.pop(key), float) for key in ("capacity", "initial") if key in options}
-    for key, value in battery.items():
-        quanta(value, key)
-    if groups is not None:
-        if "groups" not in parameters(policy_class(policy)):
-            raise InputError(f"--groups {groups}: {policy} has no groups")
-        options["groups"] = groups
-    chosen = build(policy, options)
-    weather = Bernoulli(0.5 if delta is None else delta) if harvest is None else parse_harvest(harvest)
-    run = Run(chosen, weather, clients, slots, session=session, budget=budget, trial=trial, **battery)
+    if policy is None and config is None:
+        raise InputError("POLICY: name a scheduler (see `pipecycle policies`), or a --config that does")
+    given = {
+        "policy.groups": groups,
+        "delta": delta,
+        "world.harvest": harvest,
+        "world.clients": clients,
+        "world.session": session,
+        "world.slots": slots,
+        "world.budget": budget,
+        "world.trial": trial,
+    }
+    chosen = configured(Config(), config, policy, given, set_)
+    world = chosen.world
+    run = Run(
+        build(chosen.policy, chosen.settings),
+        parse_harvest(world.harvest),
+        world.clients,
+        world.slots,
+        session=world.session,
+        budget=world.budget,
+        trial=world.trial,
+        capacity=world.capacity,
+        initial=world.initial,
+    )
     with progress() as bar:
-        for _ in bar.track(run.steps(), total=slots, description=f"planning {policy}"):
+        for _ in bar.track(run.steps(), total=world.slots, description=f"planning {chosen.policy}"):
             pass
     schedule = run.schedule()
     if out is not None:

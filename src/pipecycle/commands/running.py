@@ -14,10 +14,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from pipecycle.commands.shared import Json, settings
-from pipecycle.config import Config, read_config
+from pipecycle.commands.shared import ConfigFile, Json, Settings, configured
+from pipecycle.config import Config
 from pipecycle.errors import InputError
-from pipecycle.registry import parameters, policy_class
 from pipecycle.runs import Interrupted, RunFolder, clear, train_folders
 from pipecycle.specs import FORMS
 from pipecycle.summary import number
@@ -39,11 +38,8 @@ def run(
     budget: Annotated[float | None, typer.Option(help="Stop once the fleet has spent this many units.")] = None,
     trial: Annotated[int | None, typer.Option(help="Picks weather, split, batches and every random choice.")] = None,
     harvest: Annotated[str | None, typer.Option(metavar="SPEC", help=f"Instead of --delta: {FORMS}.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with any of the above; options win over it.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the policy, or any field: train.lr=0.1."),
-    ] = None,
+    config: ConfigFile = None,
+    set_: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder. \\[default: runs/NAME]")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
     save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 60.0,
@@ -54,16 +50,10 @@ def run(
 
     A finished run is shown, an unfinished one goes on to the very same result, whatever stopped it. Example:
     pipecycle run pipecycle+ --groups 5 --data digits --slots 3000 --clients 40"""
-    if delta is not None and harvest is not None:
-        raise InputError("--delta and --harvest: give one of them, not both")
-    base = Config() if config is None else read_config(config)
-    if policy is not None and policy != base.policy:
-        base = Config(policy, {}, base.world, base.data, base.train, base.look)
-    if groups is not None and "groups" not in parameters(policy_class(base.policy)):
-        raise InputError(f"--groups {groups}: {base.policy} has no groups")
     given = {
         "policy.groups": groups,
-        "world.harvest": harvest if delta is None else f"bernoulli:{delta!r}",
+        "delta": delta,
+        "world.harvest": harvest,
         "world.clients": clients,
         "world.session": session,
         "world.slots": slots,
@@ -73,10 +63,8 @@ def run(
         "data.alpha": alpha,
         "train.model": model,
     }
-    options = {key: value for key, value in given.items() if value is not None}
-    for key, value in settings(set_ or []).items():
-        options[f"world.{key}" if key in ("capacity", "initial") else key] = value
-    conduct(base.changed(options), out, device, save_every, fresh, as_json)
+    chosen = configured(Config(), config, policy, given, set_)
+    conduct(chosen, out, device, save_every, fresh, as_json)
 
 
 def conduct(config: Config, out: Path | None, device: str, save_every: float, fresh: bool, as_json: bool) -> None:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
+import attrs
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from pipecycle.config import Config, read_config
 from pipecycle.errors import InputError
+from pipecycle.registry import parameters, policy_class
 
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="A TOML file with any of this; what is given here wins over it.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="A setting of the policy, or any field: train.lr=0.1, capacity=50."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
@@ -28,3 +42,24 @@ def settings(pairs: list[str]) -> dict[str, Any]:
             raise InputError(f"--set {pair}: needs key=value")
         options[key.strip()] = value.strip()
     return options
+
+
+def configured(
+    base: Config, file: Path | None, policy: str | None, given: Mapping[str, Any], pairs: list[str] | None
+) -> Config:
+    """`base` or the file, then the command's own options, then `--set`; what is None was not given."""
+    config = base if file is None else read_config(file)
+    if policy is not None and policy != config.policy:
+        policy_class(policy)
+        config = attrs.evolve(config, policy=policy, settings={})
+    options = {key: value for key, value in given.items() if value is not None}
+    delta = options.pop("delta", None)
+    if delta is not None:
+        if "world.harvest" in options:
+            raise InputError("--delta and --harvest: give one of them, not both")
+        options["world.harvest"] = f"bernoulli:{delta!r}"
+    if "policy.groups" in options and "groups" not in parameters(policy_class(config.policy)):
+        raise InputError(f"--groups {options['policy.groups']}: {config.policy} has no groups")
+    for key, value in settings(pairs or []).items():
+        options[f"world.{key}" if key in ("capacity", "initial") else key] = value
+    return config.changed(options)

@@ -10,8 +10,8 @@ import attrs
 import typer
 from rich.console import Console
 
-from pipecycle.commands.shared import Json, progress, settings
-from pipecycle.config import SECTIONS, Config, read_config, toml
+from pipecycle.commands.shared import ConfigFile, Json, Settings, configured, progress
+from pipecycle.config import SECTIONS, Config, toml
 from pipecycle.errors import InputError
 from pipecycle.files import write
 from pipecycle.registry import parameters, policy_class
@@ -117,19 +117,14 @@ def duration(seconds: float) -> str:
 
 def config(
     policy: Annotated[str | None, typer.Argument(help="A scheduler, or your own as module:Class.")] = None,
-    file: Annotated[Path | None, typer.Option("--config", help="A TOML file.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any field: train.lr=0.1, groups=5.")
-    ] = None,
+    file: ConfigFile = None,
+    set_: Settings = None,
     as_json: Json = False,
 ) -> None:
     """The whole configuration that a run would have, with a sentence for each field.
 
     What it prints is a valid configuration file."""
-    chosen = Config() if file is None else read_config(file)
-    if policy is not None and policy != chosen.policy:
-        chosen = attrs.evolve(chosen, policy=policy, settings={})
-    chosen = chosen.changed(settings(set_ or []))
+    chosen = configured(Config(), file, policy, {}, set_)
     if as_json:
         values: dict[str, Any] = {"policy": {"name": chosen.policy, **chosen.settings}}
         print(json.dumps(values | {name: attrs.asdict(getattr(chosen, name)) for name in SECTIONS}))

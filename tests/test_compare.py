@@ -1,0 +1,134 @@
+"""`pipecycle compare`, and what a researcher may expect of every command."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipecycle.compare import DEMO, POLICIES, compare, comparison, references
+from pipecycle.policies import REGISTRY
+
+SMALL = ("--trials", "2", "--clients", "8", "--slots", "300", "--budget", "400", "--device", "cpu")
+
+
+def pipecycle(*arguments: str, cwd: Path, limit: int | None = None) -> subprocess.CompletedProcess[str]:
+    def shrink() -> None:
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    command = [sys.executable, "-m", "pipecycle", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, preexec_fn=shrink)
+
+
+def test_the_demo_compares_all_but_the_variant() -> None:
+    assert set(POLICIES) == set(REGISTRY) - {"fedbacys-odd"}
+    sweep = comparison(DEMO)
+    assert len(sweep) == 24
+    assert {config.settings.get("groups") for config in sweep.runs.values()} == {5, None}
+
+
+def test_compare_prints_a_table_and_writes_a_report(tmp_path: Path) -> None:
+    done = pipecycle("compare", "pipecycle", "fedavg", *SMALL, "--out", "c", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    for word in ("scheduler", "fedavg", "pipecycle", "centralised", "isolated", "unlimited", "c/report.html"):
+        assert word in done.stdout
+    page = (tmp_path / "c" / "report.html").read_text()
+    assert "http://" not in page.split("<script", 1)[0]
+    again = pipecycle("compare", "pipecycle", "fedavg", *SMALL, "--out", "c", "--json", cwd=tmp_path)
+    rows = {row["policy"]: row for row in json.loads(again.stdout)["rows"]}
+    assert set(rows) == {"pipecycle", "fedavg"}
+    assert sorted(row["is_best"] for row in rows.values()) == [False, True]
+    worse = next(row for row in rows.values() if not row["is_best"])
+    by_trial = [
+        worse["accuracy_by_trial"][trial]
+        - next(row for row in rows.values() if row["is_best"])["accuracy_by_trial"][trial]
+        for trial in ("0", "1")
+    ]
+    assert worse["difference"] == pytest.approx(sum(by_trial) / 2)
+    # Two pairs: the interval is the mean +- 12.706 standard errors (Student's t, one degree of freedom).
+    half = 12.7062 * abs(by_trial[0] - by_trial[1]) / 2
+    assert worse["difference_high"] - worse["difference"] == pytest.approx(half, rel=1e-4, abs=1e-9)
+
+
+def test_reference_lines_lie_where_they_should() -> None:
+    base = DEMO.changed({"world.clients": 10, "world.slots": 1200})
+    lines = references(base, [0])
+    assert lines["isolated"][0] < 60 < lines["centralised"][0]
+    assert lines["unlimited"][0] > lines["isolated"][0]
+
+
+def test_compare_from_python() -> None:
+    base = DEMO.changed({"world.clients": 8, "world.slots": 300, "world.budget": 400.0})
+    found = compare(["fedavg", "mifa"], trials=2, base=base, device="cpu")
+    assert set(found.table().index) == {"fedavg", "mifa"}
+    assert set(found.frame()["trial"]) == {0, 1}
+    assert "Comparison(2 policies)" in repr(found)
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    """A limit on the size of files is what a full disk looks like to the program: a write that fails."""
+    for arguments in (
+        ("plan", "fedavg", "--slots", "2000", "--out", "s.npz"),
+        ("run", "fedavg", "--clients", "8", "--slots", "300"),
+    ):
+        done = pipecycle(*arguments, cwd=tmp_path, limit=2000)
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert "cannot be written (file too large)" in line
+        assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_a_configuration_of_another_version_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "old.toml").write_text("format = 0\n")
+    for command in ("plan", "run", "compare", "config"):
+        done = pipecycle(command, "--config", "old.toml", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "is a configuration of format 0, this version reads format 1" in done.stderr
+
+
+def test_ctrl_c_while_comparing_says_how_to_go_on(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pipecycle",
+        "compare",
+        "fedavg",
+        "--model",
+        "lenet",
+        "--trials",
+        "2",
+        "--out",
+        "c",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "c").glob("*/schedule.npz")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(1.0)
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command goes on" in output
+    assert list((tmp_path / "c").glob("*/checkpoint/state.safetensors"))
+
+
+def test_shell_completion_completes() -> None:
+    environment = {
+        **os.environ,
+        "_PIPECYCLE_COMPLETE": "complete_bash",
+        "COMP_WORDS": "pipecycle comp",
+        "COMP_CWORD": "1",
+    }
+    program = Path(sys.executable).with_name("pipecycle")
+    done = subprocess.run([str(program)], capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout.split() == ["compare"]
