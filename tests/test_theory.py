@@ -1,0 +1,166 @@
+"""The numbers of ALGORITHMS.md 11, to their printed digits."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+import numpy as np
+import pytest
+
+from pipecycle import InputError, plan, theory
+from pipecycle.policies import PipeCycle
+from pipecycle.theory import Constants, System
+
+LONG, LONGER = System(slots=15_000), System(slots=30_000)
+
+
+def test_depth_limits() -> None:
+    assert LONG.d_max == 750
+    assert LONGER.d_max == 1500
+
+
+@pytest.mark.parametrize(
+    ("L", "short", "long"),
+    [
+        (10, 0.999999, 1.000000),
+        (1, 0.999999, 1.000000),
+        (0.25, 1.0, 1.0),
+        (1e-2, 1.000021, 1.000005),
+        (1e-4, 1.002214, 1.000555),
+        (1e-6, 1.175841, 1.051567),
+        (1e-7, 1.928645, 1.360555),
+        (1e-8, 4.530072, 2.619821),
+        (1e-9, 12.842832, 6.761593),
+    ],
+)
+def test_optimal_groups(L: float, short: float, long: float) -> None:
+    assert round(theory.optimal_groups(LONG, L), 6) == short
+    assert round(theory.optimal_groups(LONGER, L), 6) == long
+
+
+@pytest.mark.parametrize(
+    ("slots", "groups", "L"),
+    [
+        (15_000, 2, 8.889e-8), (15_000, 5, 7.936e-9), (15_000, 10, 1.703e-9),
+        (30_000, 2, 2.222e-8), (30_000, 5, 1.984e-9), (30_000, 10, 4.257e-10),
+    ],
+)  # fmt: skip
+def test_the_smoothness_that_a_given_optimum_would_take(slots: int, groups: int, L: float) -> None:
+    assert theory.optimal_groups(System(slots=slots), L) == pytest.approx(groups, rel=3e-4)
+
+
+@pytest.mark.parametrize("L", [1e-9, 1e-8, 1e-7, 1e-6])
+def test_optimal_groups_by_searching_the_maximum(L: float) -> None:
+    """h(G) = G zeta(G) over a fine grid of real G."""
+    grid = np.linspace(1.0, 20.0, 2_000_001)
+    Bg, d = LONG.B * LONG.gamma, LONG.d_max
+    h = grid * (Bg / 2 - 2 * Bg**2 * L - 2 * Bg**2 * (d**2 + 1) * L * (grid - 1) ** 2)
+    assert theory.optimal_groups(LONG, L) == pytest.approx(grid[np.argmax(h)], abs=2e-5)
+    whole = max(range(1, 21), key=lambda groups: groups * theory.zeta(attrs.evolve(LONG, G=groups), L))
+    assert theory.best_whole_groups(LONG, L) == whole
+
+
+@pytest.mark.parametrize(("G", "value"), [(1, -1.5), (2, -1.125e6), (5, -1.8e7), (10, -9.11e7)])
+def test_the_bound_is_vacuous_at_the_papers_settings(G: int, value: float) -> None:
+    system = attrs.evolve(LONG, G=G)
+    assert theory.zeta(system, 1.0) == pytest.approx(value, rel=1e-3)
+    bound = theory.theorem(system, Constants(L=1.0))
+    assert bound.value == math.inf
+    assert bound.vacuous is not None
+    assert "not positive" in bound.vacuous
+
+
+@pytest.mark.parametrize(
+    ("slots", "theorem", "needed"),
+    [
+        (15_000, (math.inf, 2.222e-8, 5.556e-9, 2.469e-9), (1.25e-2, 2.222e-8, 1.389e-9, 2.743e-10)),
+        (30_000, (math.inf, 5.556e-9, 1.389e-9, 6.173e-10), (1.25e-2, 5.556e-9, 3.472e-10, 6.859e-11)),
+    ],
+)
+def test_step_sizes(slots: int, theorem: tuple[float, ...], needed: tuple[float, ...]) -> None:
+    for G, stated, real in zip((1, 2, 5, 10), theorem, needed, strict=True):
+        system = System(G=G, slots=slots)
+        assert theory.step_limit(system, 1.0, "theorem") == pytest.approx(stated, rel=3e-4)
+        assert theory.step_limit(system, 1.0, "needed") == pytest.approx(real, rel=3e-4)
+        # The needed one is where zeta changes sign; the proof's agrees with it up to two groups.
+        assert abs(theory.zeta(attrs.evolve(system, gamma=real), 1.0)) < 1e-3 * system.B * real
+        proof = theory.step_limit(system, 1.0, "proof")
+        assert (proof == pytest.approx(real, rel=1e-3)) == (G <= 2)
+
+
+def test_event_rates() -> None:
+    for delta, rates in (
+        (0.1, (0.0263, 0.0658, 0.1316)),
+        (0.3, (0.1, 0.25, 0.5)),
+        (0.5, (0.1, 0.25, 0.5)),
+        (1.0, (0.1, 0.25, 0.5)),
+    ):
+        for G, rate in zip((2, 5, 10), rates, strict=True):
+            assert round(theory.event_rate(System(G=G, delta=delta)), 4) == rate
+    assert [round(theory.expected_events(System(G=G, delta=0.1))) for G in (2, 5, 10)] == [395, 987, 1974]
+    assert [round(theory.expected_events(System(G=G, delta=0.5))) for G in (2, 5, 10)] == [1500, 3750, 7500]
+    energy = [100 * delta / (20 * 21) for delta in (0.1, 0.3, 0.5, 1.0)]
+    assert [round(rate, 4) for rate in energy] == [0.0238, 0.0714, 0.1190, 0.2381]
+    for delta, rate in zip((0.1, 0.3, 0.5, 1.0), energy, strict=True):
+        assert theory.event_rate(System(delta=delta), "corrected") == pytest.approx(min(rate, 0.1))
+    assert theory.saturation(20, "corrected") == 0.42
+    assert round(theory.saturation(20), 2) == 0.30
+
+
+@pytest.mark.parametrize(
+    ("L", "G", "gamma", "omega2", "zeta", "gamma2", "lambda2", "T", "transient", "floor", "bound", "optimum"),
+    [
+        (1, 2, 1e-4, 0.05, 1.84e-4, 1.665e-5, 2.098e-4, 20, 625, 1.14022, 626.14, 1.3880),
+        (1, 1, 1e-4, 0.025, 9.92e-4, 1.6645e-5, 2.6645e-5, 10, 231.855, 0.02686, 231.882, 1.3880),
+        (0.01, 3, 1e-3, 0.08, 6.76e-3, 6.576e-5, 1.15125e-4, 30, 11.3412, 0.01703, 11.3583, 2.7241),
+    ],
+)
+def test_worked_examples(
+    L: float, G: int, gamma: float, omega2: float, zeta: float, gamma2: float, lambda2: float, T: int,
+    transient: float, floor: float, bound: float, optimum: float,
+) -> None:  # fmt: skip
+    system = System(G=G, gamma=gamma, slots=200, delta=0.5)
+    constants = Constants(L=L, omega2=omega2)
+    assert theory.zeta(system, L) == pytest.approx(zeta, rel=2e-3)
+    assert theory.gamma_squared(system, constants) == pytest.approx(gamma2, rel=1e-3)
+    assert theory.lambda_squared(system, constants) == pytest.approx(lambda2, rel=1e-3)
+    assert theory.expected_events(system) == pytest.approx(T)
+    found = theory.corollary(system, constants)
+    assert found.vacuous is None
+    assert found.transient == pytest.approx(transient, rel=1e-4)
+    assert found.floor == pytest.approx(floor, rel=1e-3)
+    assert found.value == pytest.approx(bound, rel=1e-4)
+    assert theory.optimal_groups(system, L) == pytest.approx(optimum, abs=5e-5)
+    # Keeping all copies of the sums can only loosen the bound, and changes nothing with one chain.
+    consistent = theory.corollary(system, constants, "consistent")
+    assert consistent.value == found.value if G == 1 else consistent.value > found.value
+
+
+def test_stability_limits() -> None:
+    limits = [theory.stability_limit(lag) for lag in (0, 1, 2, 3, 4, 6, 9)]
+    assert [round(limit, 3) for limit in limits] == [2.0, 1.0, 0.618, 0.445, 0.347, 0.241, 0.165]
+    assert [round(theory.stable_curvature(lag), 2) for lag in (2, 4, 9)] == [0.94, 0.42, 0.18]
+    # The recursion e_{k+1} = e_k - m e_{k-d} itself, on either side of the limit.
+    for lag in (1, 2, 4):
+        for factor, grows in ((0.98, False), (1.02, True)):
+            past = [1.0] * (lag + 1)
+            for _ in range(4000):
+                past = [*past[1:], past[-1] - factor * theory.stability_limit(lag) * past[0]]
+            assert (max(map(abs, past)) > 1.0) == grows
+
+
+def test_coverage_rule_against_planned_schedules() -> None:
+    for groups in range(1, 41):
+        rule = theory.chain_coverage(100, groups, 20)
+        chains = plan(PipeCycle(groups=groups), 1.0, slots=1600).ancestry.chains
+        if rule is not None:
+            assert {chain.coverage for chain in chains} == {rule}, groups
+        else:
+            assert min(chain.coverage for chain in chains) > 50, groups
+
+
+@pytest.mark.parametrize("settings", [{"B": 0}, {"G": 0}, {"gamma": 0.0}, {"delta": 0.0}, {"delta": 1.5}])
+def test_impossible_systems_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(InputError):
+        System(**settings)  # type: ignore[arg-type]
