@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format bench browser-test ray-test clean
+.PHONY: demo test lint format bench bench-rivals browser-test ray-test clean
 
 demo: $(VENV)/.installed  ## the main job on embedded data
 	$(BIN)/pipecycle compare
@@ -23,6 +23,14 @@ format: $(VENV)/.installed
 bench: $(VENV)/.installed  ## speed, each as a ratio to something else measured in the same run
 	$(BIN)/python benchmarks/plan_speed.py
 
+bench-rivals: .venv-rivals/.installed  ## lenet on one core against a plain loop, pfl-research and Flower
+	.venv-rivals/bin/python benchmarks/cpu_rivals.py
+
+.venv-rivals/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-rivals
+	.venv-rivals/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[flower]" "pfl[pytorch]==0.6.0"
+	touch $@
+
 browser-test: $(VENV)/.installed  ## the report in a real browser
 	command -v chromium >/dev/null || { [ $$(id -u) = 0 ] && S= || S=sudo; $$S apt-get update -qq && $$S apt-get install -y -qq chromium; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt playwright
@@ -38,4 +46,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-rivals .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from pipecycle.models import build, flatten
 from pipecycle.streams import streams
-from pipecycle.train.sessions import Loop, executor
+from pipecycle.train.loop import Loop
+from pipecycle.train.stacked import executor
 
 BATCH, STEPS, CLASSES = 15, 20, 10
 

@@ -28,7 +28,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from pipecycle.models import build, flatten, unflatten
 from pipecycle.streams import streams
 from pipecycle.train.kernels_chain import layers
-from pipecycle.train.sessions import LocalSGD, Loop, Stacked
+from pipecycle.train.loop import Loop
+from pipecycle.train.sessions import LocalSGD
+from pipecycle.train.stacked import Stacked
 
 BATCH, STEPS, CLASSES, IMAGES, SHAPE = 15, 20, 10, 50_000, (3, 32, 32)
 

@@ -13,11 +13,13 @@ from attrs import frozen
 from pipecycle.config import Config
 from pipecycle.data import Split
 from pipecycle.files import write
+from pipecycle.harvest import Always, Harvest, Weather
 from pipecycle.plan import plan
 from pipecycle.policies import FedAvg
 from pipecycle.registry import parameters, policy_class
-from pipecycle.runs import prepare
+from pipecycle.runs import prepare, watch
 from pipecycle.specs import parse_harvest
+from pipecycle.streams import Ints
 from pipecycle.sweep import Sweep, expand
 
 if TYPE_CHECKING:
@@ -86,17 +88,18 @@ def compare(
 ) -> Comparison:
     """The same as `pipecycle compare`, in this process and without files: everything stacked on one device."""
     from pipecycle.train.engine import train_many
-    from pipecycle.train.job import Job, Watch
+    from pipecycle.train.job import Job
 
     jobs = {}
     for config in comparison(base, policies, trials, groups).runs.values():
-        watch = Watch(config.look.every, config.look.clients_every, config.world.budget)
-        jobs[config.policy, config.world.trial] = Job(*prepare(config), watch, name=config.policy)
-    train_many(list(jobs.values()), device=device)
+        jobs[config.policy, config.world.trial] = Job(*prepare(config), watch(config), name=config.policy)
+    train_many(list(jobs.values()), device=device, precision=base.train.precision)  # type: ignore[arg-type]
     return Comparison(jobs)
 
 
-def references(base: Config, trials: Sequence[int], home: Path | None = None) -> dict[str, list[float]]:
+def references(
+    base: Config, trials: Sequence[int], home: Path | None = None, device: str = "auto"
+) -> dict[str, list[float]]:
     """Accuracy (percent, per trial) that the comparison lies between, by the end of the horizon:
 
     `centralised`: one learner with all the data that never runs out of energy, a step in nearly every slot;
@@ -110,7 +113,7 @@ def references(base: Config, trials: Sequence[int], home: Path | None = None) ->
         return stored
     found: dict[str, list[float]] = {"centralised": [], "isolated": [], "unlimited": []}
     for trial in trials:
-        for name, value in _lines(base.changed({"world.trial": trial})).items():
+        for name, value in _lines(base.changed({"world.trial": trial}), device).items():
             found[name].append(value)
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +121,28 @@ def references(base: Config, trials: Sequence[int], home: Path | None = None) ->
     return found
 
 
-def _lines(config: Config) -> dict[str, float]:
+@frozen(eq=False)
+class Alone:
+    """The weather of one client of a fleet."""
+
+    harvest: Harvest
+    fleet: int
+    client: int
+
+    def weather(self, clients: int, trial: int) -> Weather:
+        return _Column(self.harvest.weather(self.fleet, trial), self.client)
+
+
+class _Column:
+    def __init__(self, weather: Weather, client: int) -> None:
+        self.peak = weather.peak
+        self._weather, self._client = weather, client
+
+    def block(self, slots: int) -> Ints:
+        return self._weather.block(slots)[:, self._client : self._client + 1]
+
+
+def _lines(config: Config, device: str) -> dict[str, float]:
     from attrs import evolve
 
     from pipecycle.train.engine import train_many
@@ -127,13 +151,13 @@ def _lines(config: Config) -> dict[str, float]:
     world = config.world
     plain = Config("fedavg", {}, world, config.data, config.train, config.look)
     _, learnt = prepare(plain.changed({"world.slots": 1, "world.budget": None}))
-    watch = Watch(every=world.slots)
+    once = Watch(every=world.slots)
 
-    def job(clients: Sequence[np.ndarray[tuple[int, ...], np.dtype[np.int64]]], harvest: str) -> Job:
+    def job(clients: Sequence[Ints], harvest: Harvest) -> Job:
         split = Split.of(clients, learnt.split.test)
         schedule = plan(
             FedAvg(),
-            parse_harvest(harvest),
+            harvest,
             len(split),
             world.slots,
             session=world.session,
@@ -141,11 +165,13 @@ def _lines(config: Config) -> dict[str, float]:
             capacity=world.capacity,
             initial=world.initial,
         )
-        return Job(schedule, evolve(learnt, split=split), watch)
+        return Job(schedule, evolve(learnt, split=split), once)
 
     everybody = [*learnt.split]
     alone = np.linspace(0, len(everybody) - 1, min(5, len(everybody))).astype(int).tolist()
-    jobs = [job([np.unique(learnt.split.indices)], "always"), job(everybody, "always")]
-    jobs += [job([everybody[client]], world.harvest) for client in alone]
-    accuracy = [history.final.accuracy for history in train_many(jobs)]
+    weather = parse_harvest(world.harvest)
+    jobs = [job([np.unique(learnt.split.indices)], Always()), job(everybody, Always())]
+    jobs += [job([everybody[client]], Alone(weather, len(everybody), client)) for client in alone]
+    histories = train_many(jobs, device=device, precision=config.train.precision)  # type: ignore[arg-type]
+    accuracy = [history.final.accuracy for history in histories]
     return {"centralised": accuracy[0], "unlimited": accuracy[1], "isolated": float(np.mean(accuracy[2:]))}

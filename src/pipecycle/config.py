@@ -145,15 +145,19 @@ class Config:
 SECTIONS: dict[str, Any] = {"world": World, "data": Data, "train": Train, "look": Look}
 
 
-def read_config(path: Path) -> Config:
-    """A configuration file; unknown keys and wrong types are refused by name."""
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file, or one sentence."""
     try:
-        values = tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text())
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({reason(error)})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: is not TOML ({error})") from None
-    return sections(values, str(path))
+
+
+def read_config(path: Path) -> Config:
+    """A configuration file; unknown keys and wrong types are refused by name."""
+    return sections(read_toml(path), str(path))
 
 
 def sections(values: dict[str, Any], path: str) -> Config:

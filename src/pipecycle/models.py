@@ -6,9 +6,7 @@ and whose forward pass is a function: a session can then be replayed, and many c
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from math import prod, sqrt
 from typing import Any
@@ -18,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pipecycle.errors import InputError
-from pipecycle.registry import nearest
+from pipecycle.registry import named, nearest
 from pipecycle.streams import Words, raw
 
 SMALL = 16
@@ -109,17 +107,9 @@ PRESETS: dict[str, Callable[[tuple[int, ...], int], nn.Sequential]] = {
 
 
 def _factory(name: str) -> Callable[..., Any]:
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise InputError(f"model {name!r}: {nearest(name, PRESETS)}, or your own as module:factory")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except ImportError as error:
-        raise InputError(f"model {name!r}: module {module!r} cannot be imported ({error})") from None
-    except AttributeError:
-        raise InputError(f"model {name!r}: module {module!r} has no {attribute!r}") from None
+    found = named(name, "model")
     if not callable(found):
         raise InputError(f"model {name!r}: needs a function of (shape, classes)")
     try:

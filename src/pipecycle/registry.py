@@ -23,19 +23,25 @@ def policy_class(name: str) -> type[Policy]:
         return REGISTRY[name]
     if ":" not in name:
         raise InputError(f"policy {name!r}: {nearest(name, REGISTRY)}, or your own as module:Class")
+    found = named(name, "policy")
+    missing = [part for part in ("name", "grouping", "setup", "decide", "collect") if not hasattr(found, part)]
+    if not isinstance(found, type) or missing:
+        raise InputError(f"policy {name!r}: needs to be a class with {', '.join(missing) or 'a policy inside'}")
+    kind: type[Policy] = found
+    return kind
+
+
+def named(name: str, what: str) -> Any:
+    """What `module:attribute` names; the working directory counts."""
     module, _, attribute = name.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        return getattr(importlib.import_module(module), attribute)
     except ImportError as error:
-        raise InputError(f"policy {name!r}: module {module!r} cannot be imported ({error})") from None
+        raise InputError(f"{what} {name!r}: module {module!r} cannot be imported ({error})") from None
     except AttributeError:
-        raise InputError(f"policy {name!r}: module {module!r} has no {attribute!r}") from None
-    missing = [part for part in ("name", "grouping", "setup", "decide", "collect") if not hasattr(found, part)]
-    if not isinstance(found, type) or missing:
-        raise InputError(f"policy {name!r}: needs to be a class with {', '.join(missing) or 'a policy inside'}")
-    return found
+        raise InputError(f"{what} {name!r}: module {module!r} has no {attribute!r}") from None
 
 
 def build(name: str, options: Mapping[str, Any] | None = None) -> Policy:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pipecycle.train.engine import Engine
-    from pipecycle.train.job import Callback, Job
+    from pipecycle.train.job import Callback, Job, Watch
     from pipecycle.train.problems import Problem
 
 Show = Callable[["Engine"], None]
@@ -86,6 +86,14 @@ def prepare(config: Config) -> tuple[Schedule, Problem]:
     return schedule, learnt
 
 
+def watch(config: Config) -> Watch:
+    """When the models of a run are looked at."""
+    from pipecycle.train.job import Watch
+
+    look = config.look
+    return Watch(look.every, look.clients_every, config.world.budget, look.early_stop)  # type: ignore[arg-type]
+
+
 def clear(path: Path) -> None:
     """Remove what a run has left in a folder, and nothing else."""
     for name in ("config.toml", "schedule.npz", "metrics.csv", "model.safetensors", "result.json", CHECKPOINT):
@@ -118,7 +126,7 @@ class RunFolder:
     def begin(self, like: Tensor, callbacks: tuple[Callback, ...] = ()) -> Job:
         """The run's job, at the point that its checkpoint holds if there is one."""
         from pipecycle.train.checkpoint import load_job
-        from pipecycle.train.job import Job, Watch
+        from pipecycle.train.job import Job
 
         schedule, learnt = prepare(self.config)
         try:
@@ -127,9 +135,7 @@ class RunFolder:
             raise InputError(f"{self.path}: cannot be written ({reason(error)})") from None
         write(self.path / "config.toml", self.config.text())
         schedule.save(self.path / "schedule.npz")
-        look = self.config.look
-        watch = Watch(look.every, look.clients_every, self.config.world.budget, look.early_stop)  # type: ignore[arg-type]
-        job = Job(schedule, learnt, watch, name=self.path.name, callbacks=callbacks)
+        job = Job(schedule, learnt, watch(self.config), name=self.path.name, callbacks=callbacks)
         self.identity = f"{self.config.identity()}/{schedule.digest()}"
         if self.checkpoint.exists():
             load_job(job, self.checkpoint, self.identity, like)

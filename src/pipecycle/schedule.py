@@ -213,6 +213,11 @@ class Schedule:
         """Units spent by the whole fleet in every slot."""
         return np.diff(self.energy.spent, prepend=0) / UNIT
 
+    def wasted(self) -> int:
+        """Sessions whose update was never used, or only in a hub model that was discarded."""
+        makers = np.repeat(self.versions.discarded, np.diff(self.versions.update_at))
+        return int((self.sessions.status == Status.UNUSED).sum()) + int(makers.sum())
+
     def status_counts(self) -> dict[str, int]:
         counts = np.bincount(self.sessions.status, minlength=len(Status))
         return {status.name.lower(): int(counts[status]) for status in Status}

@@ -28,7 +28,7 @@ def summarise(schedule: Schedule, budget: float | None = None) -> dict[str, Any]
         "trial": schedule.trial,
         "sessions": len(schedule.sessions),
         "sessions_by_status": status,
-        "wasted": status["unused"],
+        "wasted": schedule.wasted(),
         "aggregations": ancestry.events,
         "published": len(schedule.publications.version),
         "discarded": int(schedule.versions.discarded.sum()),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import frozen
 
-from pipecycle.config import Config, sections
+from pipecycle.config import Config, read_toml, sections
 from pipecycle.errors import InputError
-from pipecycle.files import reason
 from pipecycle.registry import parameters, policy_class
 from pipecycle.runs import RunFolder
 
@@ -39,12 +37,7 @@ class Sweep:
 
 def read_sweep(path: Path) -> Sweep:
     """A file with `[base]` sections, a `[matrix]` of lists, `trials` and `[[exclude]]` tables."""
-    try:
-        values = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({reason(error)})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: is not TOML ({error})") from None
+    values = read_toml(path)
     matrix, trials = values.pop("matrix", {}), values.pop("trials", 1)
     exclude, base = values.pop("exclude", []), values.pop("base", {})
     if values:

@@ -17,7 +17,9 @@ from torch.nn import functional
 from pipecycle.errors import InputError
 from pipecycle.models import build, flatten, size, unflatten
 from pipecycle.streams import streams
-from pipecycle.train.sessions import LocalSGD, Loop, Stacked, Teachers, Trained, executor, stacked_path
+from pipecycle.train.loop import Loop
+from pipecycle.train.sessions import LocalSGD, Teachers, Trained
+from pipecycle.train.stacked import Stacked, executor, stacked_path
 
 CLASSES = 10
 OPTIONS = {

@@ -13,13 +13,12 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from pipecycle.commands.shared import ConfigFile, Json, Settings, configured
+from pipecycle.commands.shared import ConfigFile, HarvestSpec, Json, Settings, configured
 from pipecycle.commands.sweeping import carry_out, save_results
 from pipecycle.compare import DEMO, POLICIES, comparison, references
 from pipecycle.config import Config
 from pipecycle.files import write
 from pipecycle.registry import policy_class
-from pipecycle.specs import FORMS
 from pipecycle.summary import number
 
 LINES = {
@@ -36,7 +35,7 @@ def compare(
     trials: Annotated[int, typer.Option(min=1, help="Trials; every scheduler meets the same ones.")] = 3,
     groups: Annotated[int, typer.Option(min=1, help="Groups, for schedulers that have them.")] = 5,
     delta: Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.1]")] = None,
-    harvest: Annotated[str | None, typer.Option(metavar="SPEC", help=f"Instead of --delta: {FORMS}.")] = None,
+    harvest: HarvestSpec = None,
     data: Annotated[str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file.")] = None,
     model: Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory.")] = None,
     alpha: Annotated[str | None, typer.Option(help="Dirichlet concentration, or iid. \\[default: 0.1]")] = None,
@@ -82,7 +81,7 @@ def compare(
     folders = sweep.folders(home)
     failed = carry_out(folders, console, device=device, workers=workers, save_every=60.0)
     save_results(folders, home)
-    lines = references(base, range(trials), home)
+    lines = references(base, range(trials), home, device)
     from pipecycle.report.page import page
     from pipecycle.report.records import load
     from pipecycle.report.tables import summary_rows

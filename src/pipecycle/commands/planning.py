@@ -10,14 +10,28 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pipecycle.commands.shared import ConfigFile, Json, Settings, configured, progress
+from pipecycle.commands.shared import (
+    Budget,
+    Clients,
+    ConfigFile,
+    Delta,
+    Groups,
+    HarvestSpec,
+    Json,
+    SessionLength,
+    Settings,
+    Slots,
+    Trial,
+    configured,
+    progress,
+)
 from pipecycle.config import Config
 from pipecycle.errors import InputError
 from pipecycle.picture import pipeline
 from pipecycle.plan import Run
 from pipecycle.registry import build, parameters
 from pipecycle.schedule import Schedule
-from pipecycle.specs import FORMS, parse_harvest
+from pipecycle.specs import parse_harvest
 from pipecycle.summary import number, sentences, summarise, warnings
 
 
@@ -25,16 +39,14 @@ def plan(
     policy: Annotated[
         str | None, typer.Argument(help="A scheduler (see `pipecycle policies`), or your own as module:Class.")
     ] = None,
-    groups: Annotated[
-        int | None, typer.Option(help="Concurrent groups G, for policies that have groups. \\[default: 2]")
-    ] = None,
-    delta: Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.5]")] = None,
-    clients: Annotated[int | None, typer.Option(help="How many clients. \\[default: 100]")] = None,
-    session: Annotated[int | None, typer.Option(help="Slots, and units, of a session (B). \\[default: 20]")] = None,
-    slots: Annotated[int | None, typer.Option(help="Horizon in slots. \\[default: 15000]")] = None,
-    budget: Annotated[float | None, typer.Option(help="Stop once the fleet has spent this many units.")] = None,
-    trial: Annotated[int | None, typer.Option(help="Picks weather and every random choice. \\[default: 0]")] = None,
-    harvest: Annotated[str | None, typer.Option(metavar="SPEC", help=f"Instead of --delta: {FORMS}.")] = None,
+    groups: Groups = None,
+    delta: Delta = None,
+    clients: Clients = None,
+    session: SessionLength = None,
+    slots: Slots = None,
+    budget: Budget = None,
+    trial: Trial = None,
+    harvest: HarvestSpec = None,
     config: ConfigFile = None,
     set_: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Save the schedule to this .npz file.")] = None,

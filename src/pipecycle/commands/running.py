@@ -14,11 +14,23 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from pipecycle.commands.shared import ConfigFile, Json, Settings, configured
+from pipecycle.commands.shared import (
+    Budget,
+    Clients,
+    ConfigFile,
+    Delta,
+    Groups,
+    HarvestSpec,
+    Json,
+    SessionLength,
+    Settings,
+    Slots,
+    Trial,
+    configured,
+)
 from pipecycle.config import Config
 from pipecycle.errors import InputError
 from pipecycle.runs import Interrupted, RunFolder, clear, train_folders
-from pipecycle.specs import FORMS
 from pipecycle.summary import number
 
 if TYPE_CHECKING:
@@ -30,14 +42,14 @@ def run(
     data: Annotated[str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file.")] = None,
     model: Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration of the labels. \\[default: IID]")] = None,
-    groups: Annotated[int | None, typer.Option(help="Concurrent groups G, for policies that have groups.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.5]")] = None,
-    clients: Annotated[int | None, typer.Option(help="How many clients. \\[default: 100]")] = None,
-    session: Annotated[int | None, typer.Option(help="Slots of one session (B). \\[default: 20]")] = None,
-    slots: Annotated[int | None, typer.Option(help="Horizon in slots. \\[default: 15000]")] = None,
-    budget: Annotated[float | None, typer.Option(help="Stop once the fleet has spent this many units.")] = None,
-    trial: Annotated[int | None, typer.Option(help="Picks weather, split, batches and every random choice.")] = None,
-    harvest: Annotated[str | None, typer.Option(metavar="SPEC", help=f"Instead of --delta: {FORMS}.")] = None,
+    groups: Groups = None,
+    delta: Delta = None,
+    clients: Clients = None,
+    session: SessionLength = None,
+    slots: Slots = None,
+    budget: Budget = None,
+    trial: Trial = None,
+    harvest: HarvestSpec = None,
     config: ConfigFile = None,
     set_: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder. \\[default: runs/NAME]")] = None,

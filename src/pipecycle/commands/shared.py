@@ -14,7 +14,16 @@ from rich.progress import Progress
 from pipecycle.config import Config, read_config
 from pipecycle.errors import InputError
 from pipecycle.registry import parameters, policy_class
+from pipecycle.specs import FORMS
 
+Groups = Annotated[int | None, typer.Option(help="Concurrent groups G, for policies that have groups. \\[default: 2]")]
+Delta = Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.5]")]
+Clients = Annotated[int | None, typer.Option(help="How many clients. \\[default: 100]")]
+SessionLength = Annotated[int | None, typer.Option(help="Slots, and units, of a session (B). \\[default: 20]")]
+Slots = Annotated[int | None, typer.Option(help="Horizon in slots. \\[default: 15000]")]
+Budget = Annotated[float | None, typer.Option(help="Stop once the fleet has spent this many units.")]
+Trial = Annotated[int | None, typer.Option(help="Picks weather and every random choice. \\[default: 0]")]
+HarvestSpec = Annotated[str | None, typer.Option(metavar="SPEC", help=f"Instead of --delta: {FORMS}.")]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="A TOML file with any of this; what is given here wins over it.")
 ]

@@ -18,8 +18,10 @@ from pipecycle.schedule import Schedule
 from pipecycle.train.examiner import Examiner, Pending
 from pipecycle.train.history import History
 from pipecycle.train.job import Job, Watch
+from pipecycle.train.loop import Loop
 from pipecycle.train.problems import Problem, on_device
-from pipecycle.train.sessions import Executor, Loop, Precision, Stacked, Teachers, stacked_path
+from pipecycle.train.sessions import Executor, Precision, Teachers
+from pipecycle.train.stacked import Stacked, stacked_path
 
 Tick = Callable[["Engine"], None]
 Trainer = Literal["auto", "loop", "stacked"]

@@ -98,7 +98,7 @@ def current_sessions(schedule: Schedule, slot: int) -> Ints:
     return last
 
 
-@define
+@define(repr=False)
 class History:
     """What a run has shown so far; `frame()` is the same as a pandas DataFrame."""
 
@@ -192,7 +192,7 @@ class History:
             )
         return text.getvalue()
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         if not self.rows:
             return "History(empty)"
         last = self.rows[-1]

@@ -88,9 +88,10 @@ class _Conv:
         return y
 
     def backward(self, g: Tensor, grads: list[Tensor], deeper: bool) -> Tensor:
-        wanted = [deeper, True, self.biases is not None]
-        dx, dw, db = aten.convolution_backward(g, self.x, self.parameters[0], self.biases, *self.how, wanted)
-        grads.extend([db, dw] if self.biases else [dw])
+        # The sum over the bias is quicker by itself than inside the convolution's backward.
+        wanted = [deeper, True, False]
+        dx, dw, _ = aten.convolution_backward(g, self.x, self.parameters[0], None, *self.how, wanted)
+        grads.extend([g.sum((0, 2, 3)), dw] if self.biases else [dw])
         return dx if deeper else g
 
 
