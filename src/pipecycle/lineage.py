@@ -93,8 +93,9 @@ class Lineage:
         else:
             self.base.extend_few(versions)
             self.coefficient.extend_few(coefficients)  # type: ignore[arg-type]  # arrays are sequences here
-        self.update.extend(sessions)
-        self.weight.extend(weights)
+        if len(sessions):
+            self.update.extend(sessions)
+            self.weight.extend(weights)
         return self._add(1, kind, len(versions), len(sessions))
 
     def mean(self, base: int, sessions: Ints, *, kind: Kind = Kind.AGGREGATION) -> int:
