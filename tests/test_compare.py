@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from pipecycle.compare import DEMO, POLICIES, compare, comparison, references
+from pipecycle.compare import DEMO, POLICIES, Alone, compare, comparison, references
+from pipecycle.energy import UNIT
 from pipecycle.policies import REGISTRY
+from pipecycle.specs import parse_harvest
 
 SMALL = ("--trials", "2", "--clients", "8", "--slots", "300", "--budget", "400", "--device", "cpu")
 
@@ -64,6 +66,18 @@ def test_reference_lines_lie_where_they_should() -> None:
     lines = references(base, [0])
     assert lines["isolated"][0] < 60 < lines["centralised"][0]
     assert lines["unlimited"][0] > lines["isolated"][0]
+
+
+def test_the_isolated_client_meets_its_own_weather(tmp_path: Path) -> None:
+    """A table of gains per client: only the second of two ever charges, so only it learns alone."""
+    rows = "\n".join(f"{slot},0,1" for slot in range(300))
+    (tmp_path / "gains.csv").write_text(f"slot,a,b\n{rows}\n")
+    base = DEMO.changed({"world.clients": 2, "world.slots": 300, "world.harvest": f"csv:{tmp_path / 'gains.csv'}"})
+    harvest = parse_harvest(base.world.harvest)
+    for client, gained in ((0, 0), (1, 300)):
+        assert Alone(harvest, 2, client).weather(1, 0).block(300).sum() == gained * UNIT
+    lines = references(base, [0])
+    assert lines["isolated"][0] < lines["centralised"][0]
 
 
 def test_compare_from_python() -> None:
