@@ -103,6 +103,7 @@ class Fleet:
         self._burning = 0  # quanta that all training clients spend per slot
         self._ends: dict[int, list[tuple[Ints, Ints]]] = {}
         self._acted = False  # has anybody, in this slot?
+        self._checked: Quanta = self.to_train  # the last `need` that was found to last through a session
         self._ceiling = int(self.level.max(initial=0))  # no battery is above this
         self._lowest_capacity = int(np.min(self.capacity))
 
@@ -159,11 +160,9 @@ class Fleet:
     @property
     def to_report(self) -> Quanta:
         """The dearer of the two transmissions, for members who do not know yet whether they will be the hub."""
-        return (
-            uniform(np.maximum(self.to_hub, self.to_server))
-            if _varies(self.to_hub, self.to_server)
-            else max(int(self.to_hub), int(self.to_server))
-        )
+        if isinstance(self.to_hub, int) and isinstance(self.to_server, int):
+            return max(self.to_hub, self.to_server)
+        return uniform(np.maximum(self.to_hub, self.to_server))
 
     # Actions.
 
@@ -179,7 +178,10 @@ class Fleet:
         """Begin a session of every client, this slot being its first; returns the session ids.
 
         `need` is what the client must hold to be let in; training it through is the least."""
-        need = self.to_train if need is None else self._enough(need)
+        if need is None:
+            need = self.to_train
+        elif need is not self._checked:
+            self._checked = self._enough(need)
         state = self._state[clients]
         if np.count_nonzero(state):
             self._refuse_busy(clients, state, "start training")
@@ -325,10 +327,6 @@ class Fleet:
             f"client {int(clients[worst])} cannot {action} in slot {self.slot}: "
             f"battery {show(int(level[worst]))} units, needs {show(least)}"
         )
-
-
-def _varies(*values: Quanta) -> bool:
-    return any(not isinstance(value, int) for value in values)
 
 
 def _quanta_per_client(value: ArrayLike, clients: int, name: str) -> Quanta:

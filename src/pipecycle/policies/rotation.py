@@ -123,25 +123,25 @@ class Groups:
         """Groups in which everybody has now reported or was lost; they keep only those who finished."""
         if not len(done) and not len(lost):
             return []
+        closed: list[Group] = []
         for sessions, finished in ((done, True), (lost, False)):
             if len(sessions):
-                self._report(sessions, finished)
-        closed = [group for group in self._active if not group.open]
-        if not closed:
-            return []
-        self._active = [group for group in self._active if group.open]
+                closed += self._report(sessions, finished)
         for group in closed:
+            self._active.remove(group)
             if len(group.finished) != 1 or len(group.finished[0]) < len(group.sessions):
                 back = np.sort(np.concatenate([_NOBODY, *group.finished]))
                 group.members = group.members[back - group.first]
                 group.sessions = back
         return [group for group in closed if len(group.sessions)]
 
-    def _report(self, sessions: Ints, finished: bool) -> None:
-        """Deal sorted session ids out to their groups, whose ids are consecutive and ascend from group to group."""
+    def _report(self, sessions: Ints, finished: bool) -> list[Group]:
+        """Deal sorted session ids out to their groups, whose ids are consecutive and ascend from group to group;
+        returns those that nobody is missing from any more."""
         index = 0
         if sessions[0] > self._active[0].last:
             index = bisect_right(self._active, int(sessions[0]), key=lambda group: group.first) - 1
+        closed = []
         while len(sessions):
             group = self._active[index]
             mine = len(sessions) if sessions[-1] <= group.last else int(np.searchsorted(sessions, group.last, "right"))
@@ -149,5 +149,8 @@ class Groups:
                 group.open -= mine
                 if finished:
                     group.finished.append(sessions[:mine])
+                if not group.open:
+                    closed.append(group)
             sessions = sessions[mine:]
             index += 1
+        return closed
