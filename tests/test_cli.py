@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +138,14 @@ def test_help_teaches() -> None:
     text = run("plan", "--help").stdout
     for word in ("--harvest", "bernoulli:RATE", "--set", "Example"):
         assert word in text
+
+
+def test_ctrl_c_while_planning_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pipecycle", "plan", "fedavg", "--clients", "200000", "--out", "s.npz"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    time.sleep(3.0)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert error == "pipecycle: stopped; nothing is half-written, and the same command begins again\n"
+    assert list(tmp_path.iterdir()) == []

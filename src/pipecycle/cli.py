@@ -68,6 +68,7 @@ def main() -> None:
     except InputError as error:
         code = _refuse(str(error))
     except (typer.Abort, KeyboardInterrupt):
+        print("pipecycle: stopped; nothing is half-written, and the same command begins again", file=sys.stderr)
         code = 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
