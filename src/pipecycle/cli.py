@@ -10,6 +10,7 @@ import typer
 
 from pipecycle import __version__
 from pipecycle.commands import comparing, planning, running, sweeping
+from pipecycle.commands.shared import STOPPED
 from pipecycle.data.commands import app as data_app
 from pipecycle.errors import InputError
 from pipecycle.report.commands import figures, report, tables
@@ -68,14 +69,15 @@ def main() -> None:
     except InputError as error:
         code = _refuse(str(error))
     except (typer.Abort, KeyboardInterrupt):
-        print("pipecycle: stopped; nothing is half-written, and the same command begins again", file=sys.stderr)
         code = 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except _USAGE_ERRORS as error:
         code = _refuse(error.format_message() if hasattr(error, "format_message") else str(error))
-    sys.exit(code or 0)
+    if code == 130:
+        print("pipecycle: stopped; nothing is half-written, and the same command begins again", file=sys.stderr)
+    sys.exit(130 if code == STOPPED else code or 0)
 
 
 def _refuse(message: str) -> int:

@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 
 from pipecycle.commands.shared import (
+    STOPPED,
     Budget,
     Clients,
     ConfigFile,
@@ -135,7 +136,7 @@ def _train(folder: RunFolder, device: str, save_every: float, console: Console) 
             train_folders([folder], device=device, save_every=save_every)
     except Interrupted:
         console.print(f"Stopped; the same command goes on from {folder.path}.", highlight=False)
-        raise typer.Exit(130) from None
+        raise typer.Exit(STOPPED) from None
 
 
 def _display(engine: Engine) -> Table:

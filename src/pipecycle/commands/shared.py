@@ -36,6 +36,10 @@ Settings = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
+STOPPED = 1130
+"""How a command ends that was interrupted and has said how to go on; others leave the saying to the program."""
+
+
 def progress() -> Progress:
     """A bar on stderr while something takes long; nothing where nobody looks."""
     console = Console(stderr=True)

@@ -10,7 +10,7 @@ import attrs
 import typer
 from rich.console import Console
 
-from pipecycle.commands.shared import ConfigFile, Json, Settings, configured, progress
+from pipecycle.commands.shared import STOPPED, ConfigFile, Json, Settings, configured, progress
 from pipecycle.config import SECTIONS, Config, toml
 from pipecycle.errors import InputError
 from pipecycle.files import write
@@ -96,7 +96,7 @@ def carry_out(
         except Interrupted:
             bar.stop()
             console.print("Stopped; the same command goes on from here.", highlight=False)
-            raise typer.Exit(130) from None
+            raise typer.Exit(STOPPED) from None
 
 
 def save_results(folders: list[RunFolder], home: Path) -> int:
