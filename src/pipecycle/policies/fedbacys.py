@@ -3,7 +3,8 @@
 At every epoch's start the clients are sorted by battery and cut into groups that take turns; members train just
 before their turn to report.  Ours: highest battery first, entry needs the report's unit as well, and a client's
 reference is what it received when it last took part (`reference_refresh`), the reading that explains the paper's
-tables.
+tables.  Under `next_group` the participants are refreshed too: of four variants tried, the one whose mean lags (2.5,
+1.6, 1.7, 1.0 for two groups) come closest to the specification's 2.5, 1.8, 1.7, 1.0.
 """
 
 from __future__ import annotations
