@@ -34,7 +34,7 @@ def worlds(draw: st.DrawFn, names: tuple[str, ...] = tuple(REGISTRY)) -> tuple[s
     session = draw(st.integers(1, 12))
     capacity = draw(st.one_of(st.just(1e6), st.integers(session, 3 * session + 2)))
     run = {
-        "harvest": draw(st.sampled_from([0.0, 0.05, 0.3, 0.5, 0.77, 1.0])),
+        "harvest": draw(st.one_of(st.sampled_from([0.0, 0.05, 0.3, 0.5, 1.0]), st.floats(0.0, 1.0))),
         "clients": draw(st.integers(1, 25)),
         "slots": draw(st.integers(1, 220)),
         "session": session,

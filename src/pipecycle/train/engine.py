@@ -21,7 +21,7 @@ from pipecycle.train.job import Job, Watch
 from pipecycle.train.loop import Loop
 from pipecycle.train.problems import Problem, on_device
 from pipecycle.train.sessions import Executor, Precision, Teachers
-from pipecycle.train.stacked import Stacked, stacked_path
+from pipecycle.train.stacked import Stacked, executor
 
 Tick = Callable[["Engine"], None]
 Trainer = Literal["auto", "loop", "stacked"]
@@ -161,11 +161,13 @@ class Band:
         self.like = images.new_empty(0)
         classes, sgd = problem.task.classes, problem.recipe.sgd
         self.executor: Executor
-        stack = trainer == "stacked" or (trainer == "auto" and _stacks(module, images, precision))
-        if stack:
+        if trainer == "auto":
+            self.executor = executor(module, images, labels, classes, sgd, precision=precision)
+        elif trainer == "stacked":
             self.executor = Stacked(module, images, labels, classes, sgd, precision=precision)
         else:
             self.executor = Loop(module, images, labels, classes, sgd)
+        stack = isinstance(self.executor, Stacked)
         self.width = width or (_stack_width(problem.size, device) if stack else 64)
         self.pending: list[Look] = []
         self.examiners: dict[int, Examiner] = {}
@@ -289,11 +291,6 @@ class Band:
 
 def _batches(job: Job, sessions: list[int], steps: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     return job.problem.batches(steps)(job.schedule.sessions.client[sessions], job.numbers[sessions])
-
-
-def _stacks(module: torch.nn.Module, images: Tensor, precision: Precision) -> bool:
-    """On a GPU always; on a CPU only small dense nets, where calls would cost more than arithmetic."""
-    return images.device.type == "cuda" or stacked_path(module, images, precision) == "dense"
 
 
 def _stack_width(size: int, device: torch.device) -> int:
