@@ -56,7 +56,7 @@ def test_a_matrix_multiplies_what_a_policy_has(tmp_path: Path) -> None:
         ("[matrix]\n'train.speed' = [1]\n", "train.speed: unknown"),
         ("[base.world]\nslot = 3\n", "did you mean 'slots'"),
         ("trials = 0\n", "trials = 0"),
-        ("colour = 3\n", "colour: needs one of base, matrix, trials, exclude"),
+        ("colour = 3\n", "colour: needs one of base, matrix, trials, exclude, when, parts"),
         ("[matrix]\npolicy = ['fedavg']\n[[exclude]]\npolicy = 'fedavg'\n", "everything is excluded"),
         ("[matrix\n", "is not TOML"),
     ],

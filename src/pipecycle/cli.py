@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pipecycle import __version__
-from pipecycle.commands import comparing, planning, running, sweeping
+from pipecycle.commands import comparing, planning, reproducing, running, sweeping
 from pipecycle.commands.shared import STOPPED
 from pipecycle.data.commands import app as data_app
 from pipecycle.errors import InputError
@@ -28,6 +28,7 @@ for command in (
     running.run,
     comparing.compare,
     sweeping.sweep,
+    reproducing.reproduce,
     report,
     figures,
     tables,

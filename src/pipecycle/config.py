@@ -11,13 +11,16 @@ from typing import Any
 
 import attrs
 from attrs import field, frozen
+from attrs.validators import optional
 
 from pipecycle.checks import at_least, one_of
 from pipecycle.errors import InputError
 from pipecycle.files import reason
-from pipecycle.registry import build, convert, nearest, parameters, policy_class
+from pipecycle.registry import build, convert, defaults, nearest, parameters, policy_class
 
 FORMAT = 1
+BY_THE_MODEL = ("upload_ratio",)
+"""Settings that a run takes from its model unless they are given."""
 
 
 def _note(text: str) -> dict[str, str]:
@@ -83,6 +86,11 @@ class Look:
         validator=one_of("off", "literal", "late"),
         metadata=_note("the paper's rule, as printed or armed late"),
     )
+    served: str | None = field(
+        default=None,
+        validator=optional(one_of("chains")),
+        metadata=_note("look at the mean of all live chains instead of what the policy publishes"),
+    )
 
 
 @frozen
@@ -102,12 +110,21 @@ class Config:
     def text(self) -> str:
         """The whole configuration as TOML."""
         lines = [f"format = {FORMAT}", "", "[policy]", f"name = {toml(self.policy)}"]
-        lines += [f"{key} = {toml(value)}" for key, value in sorted(self.settings.items()) if value is not None]
+        lines += [f"{key} = {toml(value)}" for key, value in sorted(self.stated().items())]
         for section in SECTIONS:
             lines += ["", f"[{section}]"]
             values = attrs.asdict(getattr(self, section))
             lines += [f"{key} = {toml(value)}" for key, value in values.items() if value is not None]
         return "\n".join(lines) + "\n"
+
+    def stated(self) -> dict[str, Any]:
+        """The policy's settings that say something else than its defaults do."""
+        usual = defaults(policy_class(self.policy))
+        return {
+            key: value
+            for key, value in self.settings.items()
+            if value is not None and (key in BY_THE_MODEL or value != usual.get(key))
+        }
 
     def identity(self) -> str:
         """What makes two runs the same run."""

@@ -63,6 +63,14 @@ def parameters(found: type[Policy]) -> dict[str, Any]:
     return {name: hints.get(name, str) for name in names}
 
 
+def defaults(found: type[Policy]) -> dict[str, Any]:
+    """What the settings of a policy are when they are not given."""
+    given = inspect.signature(found).parameters
+    return {
+        name: given[name].default for name in parameters(found) if given[name].default is not inspect.Parameter.empty
+    }
+
+
 def settings(policy: Policy) -> dict[str, Any]:
     """The settings of a policy object, as they were given or by default."""
     return {name: getattr(policy, name) for name in parameters(type(policy)) if hasattr(policy, name)}

@@ -6,14 +6,17 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
+from attrs import frozen
 
 from pipecycle.config import Config
 from pipecycle.data import Task, load, load_split
@@ -23,6 +26,8 @@ from pipecycle.plan import plan
 from pipecycle.registry import build, parameters, policy_class
 from pipecycle.schedule import Schedule
 from pipecycle.specs import parse_harvest
+from pipecycle.streams import Ints
+from pipecycle.summary import summarise
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,8 +40,23 @@ Show = Callable[["Engine"], None]
 CHECKPOINT = Path("checkpoint") / "state.safetensors"
 
 
+@frozen
+class Pace:
+    """How fast runs were trained."""
+
+    device: str
+    runs: int
+    steps: int
+    seconds: float
+    """From the first stack to the last evaluation; planning is not in it."""
+
+
 class Interrupted(Exception):
     """The run was asked to stop; its state is on disk."""
+
+    def __init__(self, pace: Pace | None = None) -> None:
+        super().__init__()
+        self.pace = pace
 
 
 @cache
@@ -47,6 +67,12 @@ def _task(name: str) -> Task:
 
 def prepare(config: Config) -> tuple[Schedule, Problem]:
     """The schedule and the problem of a configuration; nothing is written."""
+    learnt = problem_of(config)
+    return plan_of(config, *planning_needs(config, learnt)), learnt
+
+
+def problem_of(config: Config) -> Problem:
+    """What a configuration learns."""
     from pipecycle.train.problems import Recipe, problem
     from pipecycle.train.sessions import LocalSGD
 
@@ -55,23 +81,32 @@ def prepare(config: Config) -> tuple[Schedule, Problem]:
     recipe = Recipe(sgd, train.batch, train.replacement, train.lr_decay, train.distillation)
     task = _task(data.name)
     split = None if data.split is None else load_split(Path(data.split), task, trial=world.trial)
-    clients = world.clients if split is None else len(split)
-    learnt = problem(
+    return problem(
         task,
         train.model,
-        clients=clients,
+        clients=world.clients if split is None else len(split),
         alpha=data.alpha,
         samples=data.samples,
         trial=world.trial,
         split=split,
         recipe=recipe,
     )
+
+
+def planning_needs(config: Config, learnt: Problem) -> tuple[dict[str, Any], int, Ints | None]:
+    """What planning has to know of the problem: the policy's settings, the clients, and samples if they differ."""
     settings = dict(config.settings)
     if "upload_ratio" in parameters(policy_class(config.policy)) and "upload_ratio" not in settings:
         # A logit table has a row and a column per class; the model is this run's.
-        settings["upload_ratio"] = min(1.0, task.classes**2 / learnt.size)
-    used = world.session * np.minimum(train.batch, learnt.split.sizes)
-    schedule = plan(
+        settings["upload_ratio"] = min(1.0, learnt.task.classes**2 / learnt.size)
+    used = config.world.session * np.minimum(config.train.batch, learnt.split.sizes)
+    return settings, len(learnt.split), None if (used == used[0]).all() else used
+
+
+def plan_of(config: Config, settings: dict[str, Any], clients: int, samples: Ints | None) -> Schedule:
+    """The schedule of a configuration; needs neither data nor torch, so that other processes can do it."""
+    world = config.world
+    return plan(
         build(config.policy, settings),
         parse_harvest(world.harvest),
         clients,
@@ -81,9 +116,33 @@ def prepare(config: Config) -> tuple[Schedule, Problem]:
         trial=world.trial,
         capacity=world.capacity,
         initial=world.initial,
-        samples=None if (used == used[0]).all() else used,
+        samples=samples,
     )
-    return schedule, learnt
+
+
+@contextmanager
+def planned_ahead(configs: Sequence[Config], processes: int) -> Iterator[list[Callable[[], tuple[Schedule, Problem]]]]:
+    """`prepare` for each of many configurations, with the planning done on several cores at once."""
+    processes = min(processes, len(configs) // 4)
+    if processes < 2:
+        yield [partial(prepare, config) for config in configs]
+        return
+    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_deaf) as pool:
+
+        def ahead(config: Config) -> Callable[[], tuple[Schedule, Problem]]:
+            try:
+                learnt = problem_of(config)
+                schedule = pool.submit(plan_of, config, *planning_needs(config, learnt))
+            except InputError:
+                return partial(prepare, config)  # which will say it again when it is asked for
+            return lambda: (schedule.result(), learnt)
+
+        yield [ahead(config) for config in configs]
+
+
+def _deaf() -> None:
+    """Ctrl-C is for the process that asked for the plans."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def watch(config: Config) -> Watch:
@@ -91,7 +150,13 @@ def watch(config: Config) -> Watch:
     from pipecycle.train.job import Watch
 
     look = config.look
-    return Watch(look.every, look.clients_every, config.world.budget, look.early_stop)  # type: ignore[arg-type]
+    return Watch(
+        look.every,
+        look.clients_every,
+        config.world.budget,
+        look.early_stop,  # type: ignore[arg-type]
+        look.served,  # type: ignore[arg-type]
+    )
 
 
 def clear(path: Path) -> None:
@@ -123,12 +188,17 @@ class RunFolder:
         values: dict[str, Any] = json.loads((self.path / "result.json").read_text())
         return values
 
-    def begin(self, like: Tensor, callbacks: tuple[Callback, ...] = ()) -> Job:
+    def begin(
+        self,
+        like: Tensor,
+        callbacks: tuple[Callback, ...] = (),
+        prepared: Callable[[], tuple[Schedule, Problem]] | None = None,
+    ) -> Job:
         """The run's job, at the point that its checkpoint holds if there is one."""
         from pipecycle.train.checkpoint import load_job
         from pipecycle.train.job import Job
 
-        schedule, learnt = prepare(self.config)
+        schedule, learnt = prepare(self.config) if prepared is None else prepared()
         try:
             self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -172,23 +242,26 @@ def train_folders(
     show: Show | None = None,
     callbacks: tuple[Callback, ...] = (),
     failed: Callable[[RunFolder, InputError], None] | None = None,
-) -> None:
+    planners: int = 1,
+) -> Pace:
     """Bring all runs to their end, stacked, saving every so many seconds and when asked to stop (Ctrl-C, SIGTERM).
 
-    A run that cannot begin is handed to `failed`, if there is one, and does not stop the others."""
+    A run that cannot begin is handed to `failed`, if there is one, and does not stop the others.  `planners` is how
+    many processes plan before the training begins.  Returns how fast it went."""
     import torch
 
     from pipecycle.train.engine import pick_device, train_many
 
     place = pick_device(device)
     jobs: list[tuple[RunFolder, Job]] = []
-    for folder in folders:
-        try:
-            jobs.append((folder, folder.begin(torch.empty(0, device=place), callbacks)))
-        except InputError as error:
-            if failed is None:
-                raise
-            failed(folder, error)
+    with planned_ahead([folder.config for folder in folders], planners) as plans:
+        for folder, prepared in zip(folders, plans, strict=True):
+            try:
+                jobs.append((folder, folder.begin(torch.empty(0, device=place), callbacks, prepared)))
+            except InputError as error:
+                if failed is None:
+                    raise
+                failed(folder, error)
     unfinished = {id(job): (folder, job) for folder, job in jobs}
     last = time.monotonic()
 
@@ -206,14 +279,22 @@ def train_folders(
                 folder.save(job)
             last = time.monotonic()
         if unfinished and stop.asked:
-            raise Interrupted
+            raise Interrupted(pace())
 
+    def pace() -> Pace:
+        name = torch.cuda.get_device_name(place) if place.type == "cuda" else "CPU"
+        finished = sum(job.over for _, job in jobs)
+        return Pace(name, finished, sum(job.steps_done for _, job in jobs) - before, time.monotonic() - began)
+
+    before, began = sum(job.steps_done for _, job in jobs), time.monotonic()
     for precision in sorted({folder.config.train.precision for folder, _ in jobs}):
         some = [job for folder, job in jobs if folder.config.train.precision == precision]
         with _Stop.watched() as stop:
             train_many(some, device=place, precision=precision, tick=keep)  # type: ignore[arg-type]
+    taken = pace()
     for folder, job in list(unfinished.values()):
         folder.finish(job)
+    return taken
 
 
 def result(job: Job) -> dict[str, Any]:
@@ -226,6 +307,7 @@ def result(job: Job) -> dict[str, Any]:
         "parameters": job.problem.size,
         "steps": job.steps_done,
         "aggregations": job.schedule.ancestry.events,
+        "plan": summarise(job.schedule),
     }
     for name, row in (("final", final), ("at_budget", budget)):
         values = attrs.asdict(row)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from attrs import frozen
+from attrs import field, frozen
 
-from pipecycle.config import Config, read_toml, sections
+from pipecycle.config import SECTIONS, Config, read_toml, sections
 from pipecycle.errors import InputError
-from pipecycle.registry import parameters, policy_class
+from pipecycle.registry import build, nearest, parameters, policy_class, settings
 from pipecycle.runs import RunFolder
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ class Sweep:
     """Configurations by the name of their folder."""
 
     runs: Mapping[str, Config]
+    parts: Mapping[str, Sequence[str]] = field(factory=dict)
+    """Names of the runs of each part of a file that has parts; a run may belong to several."""
 
     def folders(self, home: Path) -> list[RunFolder]:
         return [RunFolder(home / name, config) for name, config in self.runs.items()]
@@ -35,14 +37,51 @@ class Sweep:
         return len(self.runs)
 
 
-def read_sweep(path: Path) -> Sweep:
-    """A file with `[base]` sections, a `[matrix]` of lists, `trials` and `[[exclude]]` tables."""
+def read_sweep(path: Path, trials: Sequence[int] | None = None) -> Sweep:
+    """A file with `[base]` sections, a `[matrix]` of lists, `trials`, and `[[exclude]]` and `[[when]]` tables.
+
+    `[[parts]]` are several matrices in one file, each with a name; what stands above them holds for all.  `trials`
+    given here wins over the file's."""
     values = read_toml(path)
-    matrix, trials = values.pop("matrix", {}), values.pop("trials", 1)
-    exclude, base = values.pop("exclude", []), values.pop("base", {})
+    parts = values.pop("parts", [])
+    base = sections(values.pop("base", {}), str(path))
+    whole = _part(values, str(path), trials)
+    known_keys = {"policy", *whole["matrix"], *(key for part in parts for key in part.get("matrix", {}))}
+    for rule in [*whole["exclude"], *whole["when"], *(rule for part in parts for rule in _rules(part))]:
+        for key in rule:
+            if key != "set" and key not in known_keys:
+                raise InputError(f"{path}: a rule about {key}: {nearest(key, dict.fromkeys(known_keys))}")
+    if not parts:
+        return expand(base, **whole)
+    runs: dict[str, Config] = {}
+    members: dict[str, list[str]] = {}
+    for number, part in enumerate(parts, 1):
+        name = str(part.pop("name", number))
+        own = _part(part, f"{path}: part {name}", None)
+        matrix = {**whole["matrix"], **own["matrix"]}
+        rules = {key: [*whole[key], *own[key]] for key in ("exclude", "when")}
+        found = expand(base, matrix, whole["trials"], **rules).runs
+        known = {config.identity(): run for run, config in runs.items()}
+        members[name] = [known.get(config.identity(), run) for run, config in found.items()]
+        runs |= {run: config for run, config in found.items() if config.identity() not in known}
+    return Sweep(runs, members)
+
+
+def _rules(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*part.get("exclude", []), *part.get("when", [])]
+
+
+def _part(values: dict[str, Any], path: str, trials: Sequence[int] | None) -> dict[str, Any]:
+    """The arguments of `expand` in a file's table."""
+    out = {
+        "matrix": values.pop("matrix", {}),
+        "trials": values.pop("trials", 1),
+        "exclude": values.pop("exclude", []),
+        "when": values.pop("when", []),
+    }
     if values:
-        raise InputError(f"{path}: {next(iter(values))}: needs one of base, matrix, trials, exclude")
-    return expand(sections(base, str(path)), matrix, trials, exclude)
+        raise InputError(f"{path}: {next(iter(values))}: needs one of base, matrix, trials, exclude, when, parts")
+    return out if trials is None else {**out, "trials": trials}
 
 
 def expand(
@@ -50,15 +89,22 @@ def expand(
     matrix: Mapping[str, Sequence[Any]],
     trials: int | Sequence[int] = 1,
     exclude: Iterable[Mapping[str, Any]] = (),
+    when: Iterable[Mapping[str, Any]] = (),
 ) -> Sweep:
-    """Every combination.  A setting that a policy does not have (such as groups) does not multiply that policy."""
+    """Every combination.  A setting that a policy does not have (such as groups) does not multiply that policy.
+
+    `exclude` drops the cells that a rule describes; `when` gives those that it describes what stands in its `set`."""
     numbers = list(range(trials)) if isinstance(trials, int) else list(trials)
     for key, choices in matrix.items():
         if not isinstance(choices, list | tuple) or not choices:
             raise InputError(f"matrix.{key}: needs a list of values")
     if not numbers:
         raise InputError(f"trials = {trials}: needs at least 1")
-    rules = [{key: rule[key] if isinstance(rule[key], list) else [rule[key]] for key in rule} for rule in exclude]
+    dropped = [_Rule(rule) for rule in exclude]
+    special = [_Rule(rule) for rule in when]
+    for rule in special:
+        if not rule.given:
+            raise InputError("[[when]]: needs a table called set")
     bare = {key for key in matrix if key != "policy" and "." not in key and key != "delta" and _field(key) is None}
     known: set[str] = set()
     runs: dict[str, Config] = {}
@@ -68,10 +114,15 @@ def expand(
         owned = set(parameters(policy_class(policy)))
         known |= owned
         cell = {key: value for key, value in cell.items() if key not in bare or key in owned}
-        if any(all({"policy": policy, **cell}.get(key) in rule[key] for key in rule) for rule in rules):
+        described = {"policy": policy, **cell}
+        if any(rule.describes(described) for rule in dropped):
             continue
+        given: dict[str, Any] = {}
+        for rule in special:
+            if rule.describes(described):
+                given |= rule.given
         start = base if policy == base.policy else attrs.evolve(base, policy=policy, settings={})
-        config = start.changed({_key(key, value)[0]: _key(key, value)[1] for key, value in cell.items()})
+        config = start.changed(dict(_key(key, value) for key, value in (given | cell).items()))
         for trial in numbers:
             one = config.changed({"world.trial": trial})
             words = [policy, *(f"{key}-{value}" for key, value in cell.items()), f"trial-{trial}", one.identity()[:8]]
@@ -81,6 +132,19 @@ def expand(
     if not runs:
         raise InputError("the sweep is empty: everything is excluded")
     return Sweep(runs)
+
+
+class _Rule:
+    """Which cells a table of an `exclude` or `when` list describes; a value may be a list of alternatives."""
+
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        self.given: dict[str, Any] = dict(table.get("set", {}))
+        self._wanted = {
+            key: value if isinstance(value, list) else [value] for key, value in table.items() if key != "set"
+        }
+
+    def describes(self, cell: Mapping[str, Any]) -> bool:
+        return all(key in cell and cell[key] in values for key, values in self._wanted.items())
 
 
 def _field(key: str) -> str | None:
@@ -98,22 +162,35 @@ def _key(key: str, value: Any) -> tuple[str, Any]:
 def flat(config: Config) -> dict[str, Any]:
     """Everything that a configuration says, one column each: policy, settings, then `world.slots` and so on."""
     out: dict[str, Any] = {"policy": config.policy}
-    out |= {f"policy.{key}": value for key, value in config.settings.items()}
-    for section in ("world", "data", "train", "look"):
+    out |= {f"policy.{key}": value for key, value in settings(build(config.policy, config.settings)).items()}
+    for section in SECTIONS:
         out |= {f"{section}.{key}": value for key, value in attrs.asdict(getattr(config, section)).items()}
     return out
 
 
 def collect(folders: Sequence[RunFolder]) -> pandas.DataFrame:
-    """All checkpoints of all finished runs, tidy: one row each, with the run's configuration beside it."""
+    """All checkpoints of all finished runs, tidy: one row each, with the run's configuration and plan beside it."""
     import pandas
 
     frames = []
     for folder in folders:
         if folder.finished:
             frame = pandas.read_csv(folder.path / "metrics.csv")
-            about = {"run": folder.path.name, "ended": folder.result()["ended"], **flat(folder.config)}
-            for position, (key, value) in enumerate(about.items()):
-                frame.insert(position, key, [value] * len(frame))
-            frames.append(frame.dropna(axis=1, how="all"))
+            result, config = folder.result(), folder.config
+            about = {"run": folder.path.name, "identity": config.identity(), "ended": result["ended"]}
+            about |= {"steps": result["steps"], **flat(config), **plan_columns(result.get("plan", {}))}
+            head = pandas.DataFrame({key: [value] * len(frame) for key, value in about.items()})
+            frames.append(pandas.concat([head, frame], axis=1).dropna(axis=1, how="all"))
     return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
+
+
+def plan_columns(figures: Mapping[str, Any], prefix: str = "plan") -> dict[str, Any]:
+    """The figures of a schedule that its configuration does not say, one column each: `plan.lag.mean` and so on."""
+    out: dict[str, Any] = {}
+    for key, value in figures.items():
+        if isinstance(value, Mapping):
+            if key != "settings":
+                out |= plan_columns(value, f"{prefix}.{key}")
+        elif key not in ("policy", "harvest", "clients", "trial", "budget"):
+            out[f"{prefix}.{key}"] = value
+    return out

@@ -12,11 +12,11 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import asdict, define, field, frozen
 
 from pipecycle.config import sections
 from pipecycle.errors import InputError
-from pipecycle.runs import Interrupted, RunFolder, train_folders
+from pipecycle.runs import Interrupted, Pace, RunFolder, train_folders
 
 Shard = list[tuple[str, str]]
 """Folders and the text of their configurations: what a process needs to be told."""
@@ -33,12 +33,16 @@ class Tally:
     """Folder and sentence of every run that failed."""
     ended: dict[int, str] = field(factory=dict)
     """How each worker ended: finished, interrupted, or a reason."""
+    paces: list[Pace] = field(factory=list)
+    """How fast each of them was, once it has finished."""
 
     def hear(self, kind: str, worker: int, value: Any) -> None:
         if kind == "steps":
             self.done[worker], self.total[worker] = value
         elif kind == "failed":
             self.failed[value[0]] = value[1]
+        elif kind == "pace":
+            self.paces.append(Pace(**value))
         else:
             self.ended[worker] = value
 
@@ -50,6 +54,7 @@ def execute(
     workers: int | None = None,
     save_every: float = 60.0,
     watch: Watch | None = None,
+    tally: Tally | None = None,
 ) -> dict[str, str]:
     """Bring all runs to their end: stacked in one process per GPU, or in one process per core.
 
@@ -63,7 +68,7 @@ def execute(
     ]
     for process in processes:
         process.start()
-    tally = Tally()
+    tally = tally or Tally()
     asked = False
     while len(tally.ended) < len(shards):
         try:
@@ -125,7 +130,11 @@ def work(number: int, shard: Shard, device: str, save_every: float, tell: Callab
     try:
         folders = [RunFolder(Path(path), sections(tomllib.loads(text), path)) for path, text in shard]
         try:
-            train_folders(folders, device=device, save_every=save_every, show=show, failed=fail)
+            planners = 1 if device == "cpu" else os.cpu_count() or 1  # every core has a worker of its own on a CPU
+            pace = train_folders(
+                folders, device=device, save_every=save_every, show=show, failed=fail, planners=planners
+            )
+            tell(("pace", number, asdict(pace)))
         except RuntimeError:
             for folder in folders:
                 try:
@@ -134,7 +143,9 @@ def work(number: int, shard: Shard, device: str, save_every: float, tell: Callab
                 except RuntimeError as error:
                     fail(folder, error)
         tell(("end", number, "finished"))
-    except (Interrupted, KeyboardInterrupt):
+    except (Interrupted, KeyboardInterrupt) as stop:
+        if isinstance(stop, Interrupted) and stop.pace is not None:
+            tell(("pace", number, asdict(stop.pace)))
         tell(("end", number, "interrupted"))
     except InputError as error:
         tell(("end", number, str(error)))

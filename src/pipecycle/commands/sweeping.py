@@ -80,8 +80,9 @@ def carry_out(
     save_every: float,
     ray: bool = False,
     address: str | None = None,
+    tally: Tally | None = None,
 ) -> dict[str, str]:
-    """Execute with a bar; an interruption says how to go on."""
+    """Execute with a bar; an interruption says how to go on.  `tally` is filled with how it went."""
     with progress() as bar:
         task = bar.add_task(f"{sum(not folder.finished for folder in folders)} runs", total=None)
 
@@ -92,7 +93,7 @@ def carry_out(
         try:
             if ray:
                 return execute_on_ray(folders, address=address, save_every=save_every, watch=watch)
-            return execute(folders, device=device, workers=workers, save_every=save_every, watch=watch)
+            return execute(folders, device=device, workers=workers, save_every=save_every, watch=watch, tally=tally)
         except Interrupted:
             bar.stop()
             console.print("Stopped; the same command goes on from here.", highlight=False)

@@ -177,7 +177,7 @@ class Band:
             if test.tobytes() not in known:
                 task = job.problem.task
                 samples = on_device(task.x_test[test], task.y_test[test], device, dtype)
-                known[test.tobytes()] = Examiner(module, *samples, classes)
+                known[test.tobytes()] = Examiner(module, *samples, classes, precision)
             self.examiners[id(job)] = known[test.tobytes()]
 
     def begin(self) -> None:

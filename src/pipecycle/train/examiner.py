@@ -8,6 +8,7 @@ from torch.func import functional_call
 
 from pipecycle.models import split
 from pipecycle.train.history import Score
+from pipecycle.train.sessions import Precision, steady
 
 
 class Pending:
@@ -41,10 +42,15 @@ def _score(correct: list[float], loss: float, finite: bool, totals: list[float])
 
 
 class Examiner:
-    """Evaluates flat parameter vectors of one model on one set of test samples."""
+    """Evaluates flat parameter vectors of one model on one set of test samples.
 
-    def __init__(self, module: nn.Module, images: Tensor, labels: Tensor, classes: int) -> None:
+    On a GPU, runs that train with less than fp32 products are looked at with tf32 products."""
+
+    def __init__(
+        self, module: nn.Module, images: Tensor, labels: Tensor, classes: int, precision: Precision = "fp32"
+    ) -> None:
         self.module = module
+        self.precision = precision
         self.names = [name for name, _ in module.named_parameters()]
         self.images, self.labels, self.classes = images, labels, classes
         if images.ndim == 4 and images.device.type == "cpu":
@@ -54,7 +60,7 @@ class Examiner:
 
     def examine(self, rows: Tensor) -> Pending:
         """Scores of (models, P) vectors, one after the other; nothing waits for the device here."""
-        with torch.no_grad():
+        with torch.no_grad(), steady(self.precision):
             return Pending(torch.stack([self._one(row) for row in rows]), self.totals)
 
     def _one(self, row: Tensor) -> Tensor:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from torch import Tensor
 
 from pipecycle.checks import at_least, one_of
 from pipecycle.errors import InputError
 from pipecycle.schedule import Schedule
+from pipecycle.serving import chain_means
 from pipecycle.streams import Ints
 from pipecycle.train.graph import Graph
 from pipecycle.train.history import Checkpoint, EarlyStop, History, Row, Score, checkpoints, current_sessions
@@ -46,6 +47,8 @@ class Watch:
     """Units; adds a checkpoint at the end of the last slot within them."""
     early_stop: EarlyStop = field(default="off", validator=one_of("off", "literal", "late"))
     """The paper's rule, as printed or armed late."""
+    served: Literal["chains"] | None = None
+    """Look at the mean of all live chains instead of what the policy publishes."""
 
 
 class Job:
@@ -63,11 +66,15 @@ class Job:
     ) -> None:
         if schedule.clients != len(problem.split):
             raise InputError(f"the schedule has {schedule.clients} clients and the split {len(problem.split)}")
-        self.schedule, self.problem, self.watch = schedule, problem, watch or Watch()
+        self.problem, self.watch = problem, watch or Watch()
         self.name = name or schedule.policy
         self.callbacks, self.probe = callbacks, probe
         watch = self.watch
         points = checkpoints(schedule, watch.every, watch.budget, watch.clients_every)
+        if watch.served == "chains":
+            schedule, means = chain_means(schedule, [point.slot for point in points])
+            points = [evolve(point, version=version) for point, version in zip(points, means, strict=True)]
+        self.schedule = schedule
         self.history = History(points, watch.early_stop, schedule.slots)
         self._current = {point.slot: current_sessions(schedule, point.slot) for point in points if point.clients}
         self.observed = np.unique(np.concatenate([[-1], *self._current.values()]))[1:]

@@ -1,0 +1,166 @@
+"""`pipecycle reproduce`."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import attrs
+import typer
+from rich.console import Console
+
+from pipecycle import __version__
+from pipecycle.commands.shared import Json
+from pipecycle.commands.sweeping import carry_out, duration
+from pipecycle.config import Config
+from pipecycle.reproduce import grid, results
+from pipecycle.reproduce.results import Results
+from pipecycle.runs import RunFolder
+from pipecycle.summary import number
+from pipecycle.workers import Tally, estimate
+
+
+def reproduce(
+    trials: Annotated[
+        str | None, typer.Option(metavar="T", help="How many trials, or which: 3, or 3-5. \\[default: the file's, 1]")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUES", help="Part of the grid: policy=, groups=, delta= or data=iid|non-iid."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where runs and results go, and come from.")] = Path("runs/paper"),
+    piece: Annotated[
+        str | None, typer.Option(metavar="I/N", help="The I-th of N pieces of about the same length.")
+    ] = None,
+    merge: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Take in results of another folder or machine.")
+    ] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Set what is there beside the paper: tables, figures, claims.")
+    ] = False,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="Instead of the grid: what the paper leaves open, varied.")
+    ] = False,
+    file: Annotated[Path | None, typer.Option(help="Another sweep file instead of the paper's.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would be and how long.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes on a CPU. \\[default: one per core]")] = None,
+    save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 300.0,
+    as_json: Json = False,
+) -> None:
+    """The paper's evaluation on CIFAR-10: two tables, three figures, 15 configurations and three of ours.
+
+    One trial is 144 runs and about 58 million client-steps: minutes on a large GPU, days on a laptop. Runs that are
+    finished, here or in merged results, are skipped; an interrupted command goes on where it was. Pieces can be run on
+    different days and machines and merged: the outcome is the same.
+
+    Examples:
+
+      pipecycle reproduce --dry-run
+
+      pipecycle reproduce --only policy=pipecycle,fedavg --only delta=0.5
+
+      pipecycle reproduce --trials 3 --piece 2/4 --out piece-2
+
+      pipecycle reproduce --merge piece-1/results.parquet --merge piece-2/results.parquet
+
+      pipecycle reproduce --report --out experiments/results/paper"""
+    console = Console(stderr=as_json)
+    if report:
+        from pipecycle.reproduce.report import write_report
+
+        made = write_report(out)
+        if as_json:
+            print(json.dumps({"files": [str(path) for path in made]}))
+        else:
+            console.print(f"{out}: {', '.join(path.name for path in made)}", highlight=False, soft_wrap=True)
+        return
+    path = out / "results.parquet"
+    known = results.load(path) if path.exists() else results.empty()
+    if merge:
+        known = results.merge([known, *(results.load(other) for other in merge)])
+        known.save(path)
+        _tell(console, as_json, known, path, {})
+        return
+    sweep = grid.read(file or grid.experiment(grid.SENSITIVITY if sensitivity else grid.PAPER), trials, only or [])
+    runs = dict(sweep.runs) if piece is None else grid.piece(sweep.runs, piece)
+    folders = [
+        RunFolder(out / "runs" / name, config)
+        for name, config in runs.items()
+        if config.identity() not in known.identities
+    ]
+    _announce(console, runs, folders)
+    if dry_run:
+        expected = estimate(folders, device=device, workers=workers)
+        if as_json:
+            print(json.dumps(attrs.asdict(expected) | {"runs": len(runs)}))
+        else:
+            console.print(
+                f"{number(expected.steps)} client-steps to go at {number(round(expected.steps_per_second))} per second "
+                f"here: about {duration(expected.seconds)}.",
+                highlight=False,
+            )
+        return
+    began, tally = time.monotonic(), Tally()
+    open_before = sum(not folder.finished for folder in folders)
+    try:
+        failed = carry_out(folders, console, device=device, workers=workers, save_every=save_every, tally=tally)
+    finally:  # also when it was stopped: what is finished is kept
+        wall = time.monotonic() - began
+        pieces = [_provenance(tally, wall)] if tally.paces and open_before else []
+        known = results.merge([known, Results(results.gather(folders).frame, pieces)])
+        if known.runs:
+            known.save(path)
+    _tell(console, as_json, known, path, failed)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _announce(console: Console, runs: Mapping[str, Config], folders: list[RunFolder]) -> None:
+    left = [folder for folder in folders if not folder.finished]
+    steps = sum(grid.expected_steps(folder.config) for folder in left)
+    console.print(
+        f"{number(len(runs))} runs, {number(len(runs) - len(left))} of them finished; about "
+        f"{number(round(steps / 1e6, 1))} million client-steps to go.",
+        highlight=False,
+    )
+
+
+def _tell(console: Console, as_json: bool, known: Results, path: Path, failed: Mapping[str, str]) -> None:
+    if as_json:
+        print(json.dumps({"runs": known.runs, "pieces": known.pieces, "failed": dict(failed), "results": str(path)}))
+        return
+    for one in known.pieces:
+        rate = one["steps"] / max(one["seconds"], 1e-9)
+        console.print(
+            f"{number(one['runs'])} runs, {number(one['steps'])} client-steps in {one['seconds']:.1f} s of training on "
+            f"{one['device']}: {number(round(rate))} per second.",
+            highlight=False,
+        )
+    console.print(f"{path}: {number(known.runs)} runs.", highlight=False, soft_wrap=True)
+    for folder, sentence in failed.items():
+        console.print(f"[bold red]failed[/] {folder}: {sentence}", highlight=False)
+
+
+def _provenance(tally: Tally, wall: float) -> dict[str, Any]:
+    """Which command and machine trained, and how fast."""
+    import numpy
+    import torch
+
+    return {
+        "command": " ".join(["pipecycle", *sys.argv[1:]]),
+        "device": tally.paces[0].device,
+        "runs": sum(pace.runs for pace in tally.paces),
+        "steps": sum(pace.steps for pace in tally.paces),
+        "seconds": round(max(pace.seconds for pace in tally.paces), 1),
+        "wall_seconds": round(wall, 1),
+        "pipecycle": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+    }

@@ -1,0 +1,40 @@
+"""Every client for itself: the line that working together has to beat (paper L329)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from attrs import define
+
+from pipecycle.streams import Ints
+from pipecycle.world import Grouping, World
+
+
+@define(slots=False, eq=False)
+class Isolated:
+    """Clients train whenever their battery allows, from their own last model, and never transmit.
+
+    The server keeps serving the initial model: the mean over the clients' own models (`look.clients_every`) is what
+    tells how well they do."""
+
+    name: ClassVar[str] = "isolated"
+    grouping: ClassVar[Grouping] = None
+
+    def setup(self, world: World) -> None:
+        self.fleet, self.lineage = world.fleet, world.lineage
+        self.own: Ints = np.zeros(world.clients, np.int64)
+
+    def decide(self, slot: int) -> None:
+        clients = self.fleet.free(self.fleet.to_train)
+        if len(clients):
+            self.fleet.start(clients, self.own[clients])
+
+    def collect(self, slot: int, done: Ints, lost: Ints) -> None:
+        if not len(done):
+            return
+        clients = self.fleet.client_of(done)
+        self.own[clients] = self.lineage.each(done, self.own[clients])
+        for client in clients.tolist():
+            self.fleet.hold(client)
+            self.fleet.release(client)

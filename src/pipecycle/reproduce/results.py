@@ -1,0 +1,113 @@
+"""Results in one file: every checkpoint of every run, and which commands and machines they came from."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from pipecycle.errors import InputError
+from pipecycle.files import reason, write
+from pipecycle.runs import RunFolder
+from pipecycle.sweep import collect
+
+if TYPE_CHECKING:
+    import pandas
+
+NOTE = b"pipecycle"
+
+
+@frozen(eq=False)
+class Results:
+    """A tidy table, one row per checkpoint, and how it was made."""
+
+    frame: pandas.DataFrame
+    pieces: list[dict[str, Any]]
+    """One entry per command that trained: runs, steps, seconds, device, versions."""
+
+    @property
+    def identities(self) -> set[str]:
+        return set(self.frame["identity"]) if len(self.frame) else set()
+
+    @property
+    def runs(self) -> int:
+        return len(self.identities)
+
+    def save(self, path: Path) -> None:
+        """One Parquet file; the pieces are in its metadata."""
+        import pyarrow
+        from pyarrow import parquet
+
+        table = pyarrow.Table.from_pandas(self.frame, preserve_index=False)
+        note = json.dumps(self.pieces).encode()
+        table = table.replace_schema_metadata({**(table.schema.metadata or {}), NOTE: note})
+        data = io.BytesIO()
+        parquet.write_table(table, data, compression="zstd")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, data.getvalue())
+
+
+def empty() -> Results:
+    import pandas
+
+    return Results(pandas.DataFrame(), [])
+
+
+def load(path: Path) -> Results:
+    """Results that were saved."""
+    from pyarrow import ArrowInvalid, parquet
+
+    try:
+        table = parquet.read_table(path)
+    except (OSError, ArrowInvalid) as error:
+        why = reason(error) if isinstance(error, OSError) else "it is not a Parquet file"
+        raise InputError(f"{path}: cannot be read ({why})") from None
+    metadata = table.schema.metadata or {}
+    frame = table.to_pandas()
+    if "identity" not in frame.columns:
+        raise InputError(f"{path}: holds no results of runs")
+    return Results(frame, json.loads(metadata.get(NOTE, b"[]")))
+
+
+def gather(folders: Sequence[RunFolder]) -> Results:
+    """The finished runs of some folders."""
+    return Results(collect(folders), [])
+
+
+def merge(parts: Iterable[Results]) -> Results:
+    """All runs of all parts, in an order that does not depend on theirs; a run that two of them hold must be equal."""
+    import pandas
+
+    frames: dict[str, pandas.DataFrame] = {}
+    pieces: list[dict[str, Any]] = []
+    for part in parts:
+        pieces += [piece for piece in part.pieces if piece not in pieces]
+        if not len(part.frame):
+            continue
+        for identity, frame in part.frame.groupby("identity", sort=False):
+            mine = frame.dropna(axis=1, how="all").reset_index(drop=True)
+            known = frames.setdefault(str(identity), mine)
+            if known is not mine and not known[METRICS].equals(mine[METRICS]):
+                raise InputError(f"run {mine['run'].iloc[0]}: two of the results disagree about it")
+    if not frames:
+        return Results(pandas.DataFrame(), pieces)
+    ordered = sorted(frames.values(), key=lambda frame: str(frame["run"].iloc[0]))
+    whole = pandas.concat(ordered, ignore_index=True)
+    columns: list[str] = sorted([str(column) for column in whole.columns], key=_place)
+    return Results(whole[columns], pieces)
+
+
+METRICS = ["slot", "energy", "accuracy", "loss", "version", "budget"]
+
+
+def _place(column: str) -> tuple[int, str]:
+    """Columns in an order that does not depend on which run came first: run, configuration, plan, metrics."""
+    kinds = ("policy", "world.", "data.", "train.", "look.", "plan.")
+    for index, kind in enumerate(kinds, 1):
+        if column.startswith(kind):
+            return index, column
+    return (0 if column in ("run", "identity", "ended", "steps") else 9), column

@@ -1,0 +1,79 @@
+"""What else a server could serve: the mean of all live chains (ours; the paper serves whichever came in last)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from pipecycle.lineage import Kind
+from pipecycle.schedule import Schedule
+from pipecycle.streams import Ints
+
+
+def live_chains(schedule: Schedule, slot: int) -> list[int]:
+    """The tips once `slot` slots have elapsed, oldest first: the published version, references of sessions in flight
+    and models that wait for their turn, less those that are ancestors of another.
+
+    The record does not say when a waiting model was discarded: one that will be never counts."""
+    sessions, versions, published = schedule.sessions, schedule.versions, schedule.publications
+    last = slot - 1
+    out = int(np.searchsorted(published.slot, last, side="right"))
+    candidates = {int(published.version[out - 1]) if out else 0}
+    in_flight = (sessions.start <= last) & ((sessions.end < 0) | (sessions.end > last))
+    references = np.unique(sessions.reference[in_flight])
+    candidates.update(references[versions.kind[references] != Kind.LOCAL].tolist())
+    waiting = np.isin(versions.kind, (Kind.AGGREGATION, Kind.HANDOVER)) & ~versions.discarded & (versions.made <= last)
+    waiting[published.version[:out]] = False
+    makers = np.repeat(np.arange(len(versions)), np.diff(versions.base_at))
+    waiting[versions.base[versions.made[makers] <= last]] = False
+    candidates.update(np.flatnonzero(waiting).tolist())
+    inherited = np.zeros(len(versions), np.uint8)
+    tips = []
+    for version in sorted(candidates, reverse=True):
+        if not inherited[version]:
+            inherited |= schedule.ancestry.ancestors(version)
+            tips.append(version)
+    return tips[::-1]
+
+
+def chain_means(schedule: Schedule, slots: Sequence[int]) -> tuple[Schedule, list[int]]:
+    """The schedule with one more version for each of `slots`, the mean of the chains then alive, and their numbers.
+
+    Nothing is trained from them and nothing is transmitted for them: the server holds these models anyway, except
+    those still with a hub, which it would have to wait for."""
+    versions, count = schedule.versions, len(schedule.versions)
+    ids: list[int] = []
+    bases: list[list[int]] = []
+    made: list[int] = []
+    seen: list[int] = []
+    for slot in slots:
+        tips = live_chains(schedule, slot)
+        if len(tips) == 1:
+            ids.append(tips[0])
+            continue
+        ids.append(count + len(bases))
+        bases.append(tips)
+        made.append(slot - 1)
+        seen.append(int(np.searchsorted(schedule.publications.slot, slot - 1, side="right")))
+    if not bases:
+        return schedule, ids
+    sizes = np.array([len(tips) for tips in bases])
+
+    def longer(column: Ints, more: Sequence[float] | Ints) -> Ints:
+        return np.concatenate([column, np.asarray(more).astype(column.dtype)])
+
+    none = np.zeros(len(bases), np.int64)
+    extended = attrs.evolve(
+        versions,
+        kind=longer(versions.kind, none + int(Kind.MIXTURE)),
+        made=longer(versions.made, made),
+        seen=longer(versions.seen, seen),
+        discarded=longer(versions.discarded, none),
+        base_at=longer(versions.base_at, versions.base_at[-1] + np.cumsum(sizes)),
+        base=longer(versions.base, np.concatenate(bases)),
+        coefficient=longer(versions.coefficient, np.repeat(1.0 / sizes, sizes)),
+        update_at=longer(versions.update_at, none + int(versions.update_at[-1])),
+    )
+    return attrs.evolve(schedule, versions=extended), ids
