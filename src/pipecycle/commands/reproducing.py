@@ -114,7 +114,7 @@ def reproduce(
         wall = time.monotonic() - began
         pieces = [_provenance(tally, wall)] if tally.paces and open_before else []
         known = results.merge([known, Results(results.gather(folders).frame, pieces)])
-        if known.runs:
+        if known.runs or known.pieces:
             known.save(path)
     _tell(console, as_json, known, path, failed)
     if failed:

@@ -52,9 +52,7 @@ class Results:
 
 
 def empty() -> Results:
-    import pandas
-
-    return Results(pandas.DataFrame(), [])
+    return merge([])
 
 
 def load(path: Path) -> Results:
@@ -62,10 +60,11 @@ def load(path: Path) -> Results:
     from pyarrow import ArrowInvalid, parquet
 
     try:
-        table = parquet.read_table(path)
-    except (OSError, ArrowInvalid) as error:
-        why = reason(error) if isinstance(error, OSError) else "it is not a Parquet file"
-        raise InputError(f"{path}: cannot be read ({why})") from None
+        table = parquet.read_table(io.BytesIO(path.read_bytes()))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({reason(error)})") from None
+    except ArrowInvalid:
+        raise InputError(f"{path}: cannot be read (it is not a Parquet file)") from None
     metadata = table.schema.metadata or {}
     frame = table.to_pandas()
     if "identity" not in frame.columns:
@@ -94,7 +93,7 @@ def merge(parts: Iterable[Results]) -> Results:
             if known is not mine and not known[METRICS].equals(mine[METRICS]):
                 raise InputError(f"run {mine['run'].iloc[0]}: two of the results disagree about it")
     if not frames:
-        return Results(pandas.DataFrame(), pieces)
+        return Results(pandas.DataFrame({"run": [], "identity": []}), pieces)
     ordered = sorted(frames.values(), key=lambda frame: str(frame["run"].iloc[0]))
     whole = pandas.concat(ordered, ignore_index=True)
     columns: list[str] = sorted([str(column) for column in whole.columns], key=_place)

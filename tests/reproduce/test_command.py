@@ -1,0 +1,175 @@
+"""`pipecycle reproduce` as a user runs it: pieces, merging, stopping, choosing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+from pipecycle import InputError
+from pipecycle.reproduce import grid, results
+
+SMALL = """
+[base.world]
+clients = 10
+slots = 300
+session = 5
+budget = 500.0
+[matrix]
+policy = ["fedavg", "pipecycle", "fedbacys"]
+groups = [2, 5]
+delta = [0.3, 1.0]
+alpha = ["iid", 0.1]
+[[when]]
+alpha = 0.1
+set = { slots = 450 }
+[[when]]
+groups = 2
+set = { "look.clients_every" = 150 }
+"""
+
+
+def reproduce(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pipecycle", "reproduce", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def figures(*arguments: str, cwd: Path) -> dict[str, Any]:
+    done = reproduce(*arguments, "--json", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    values: dict[str, Any] = json.loads(done.stdout)
+    return values
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "small.toml").write_text(SMALL)
+    return tmp_path
+
+
+def test_merged_pieces_equal_the_whole(home: Path) -> None:
+    whole = figures("--file", "small.toml", "--out", "whole", "--trials", "2", cwd=home)
+    assert whole["runs"] == 40
+    (piece,) = whole["pieces"]
+    assert piece["steps"] > 0
+    assert piece["seconds"] > 0
+    for index in (1, 2, 3):
+        part = figures("--file", "small.toml", "--out", f"p{index}", "--trials", "2", "--piece", f"{index}/3", cwd=home)
+        assert 12 < part["runs"] < 15
+    files = [argument for index in (3, 1, 2) for argument in ("--merge", f"p{index}/results.parquet")]
+    merged = figures("--out", "merged", *files, cwd=home)
+    assert merged["runs"] == 40
+    assert len(merged["pieces"]) == 3
+    one, other = (results.load(home / name / "results.parquet").frame for name in ("whole", "merged"))
+    pandas.testing.assert_frame_equal(one, other, check_exact=True)
+    assert (home / "merged" / "results.parquet").stat().st_size < 200_000
+    # What is in the merged results is not trained again, and finished runs are skipped.
+    again = figures("--file", "small.toml", "--out", "merged", "--trials", "2", cwd=home)
+    assert again == merged
+    assert not (home / "merged" / "runs").exists()
+
+
+def test_results_that_disagree_are_refused(home: Path) -> None:
+    figures("--file", "small.toml", "--only", "policy=fedavg", "--out", "a", cwd=home)
+    found = results.load(home / "a" / "results.parquet")
+    found.frame.loc[3, "accuracy"] += 0.1
+    found.save(home / "b.parquet")
+    refused = reproduce("--out", "a", "--merge", "b.parquet", cwd=home)
+    assert refused.returncode == 2
+    assert "two of the results disagree about it" in refused.stderr
+
+
+def test_a_stopped_command_goes_on_and_ends_the_same(home: Path) -> None:
+    long = SMALL.replace("slots = 300", "slots = 9000").replace("slots = 450", "slots = 9000").replace("500.0", "1e9")
+    (home / "long.toml").write_text(long)
+    common = ("--file", "long.toml", "--only", "policy=pipecycle", "--only", "delta=1.0")
+    command = [sys.executable, "-m", "pipecycle", "reproduce", *common, "--out", "stopped"]
+    process = subprocess.Popen(command, cwd=home, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    runs = home / "stopped" / "runs"
+    while not list(runs.glob("*/schedule.npz")):
+        time.sleep(0.05)
+        assert process.poll() is None
+    time.sleep(1.0)
+    os.killpg(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, out
+    assert "the same command goes on from here" in out
+    figures(*common, "--out", "stopped", cwd=home)
+    figures(*common, "--out", "straight", cwd=home)
+    stopped, straight = (results.load(home / name / "results.parquet") for name in ("stopped", "straight"))
+    assert len(stopped.pieces) == 2  # both halves say how fast they were
+    assert sum(piece["steps"] for piece in stopped.pieces) == straight.pieces[0]["steps"]
+    pandas.testing.assert_frame_equal(stopped.frame, straight.frame, check_exact=True)
+
+
+def test_what_it_would_be(home: Path) -> None:
+    found = figures("--file", "small.toml", "--only", "groups=5", "--dry-run", cwd=home)
+    assert (found["runs"], found["finished"]) == (8, 0)
+    assert found["steps"] > 1000
+    assert not (home / "runs").exists()
+
+
+def test_the_papers_grid() -> None:
+    whole = grid.read(grid.experiment(grid.PAPER), "2").runs
+    assert len(whole) == 2 * 144
+    cells = [config for config in whole.values() if config.world.trial == 0]
+    assert {config.world.slots for config in cells if config.data.alpha is None} == {15_000}
+    assert {config.world.slots for config in cells if config.data.alpha == 0.1} == {30_000}
+    thresholds = {(config.policy, config.data.alpha, config.settings.get("queue_threshold")) for config in cells}
+    assert {one for one in thresholds if one[2]} == {("pipecycle", 0.1, 2), ("pipecycle+", 0.1, 2)}
+    assert sum(config.look.clients_every == 750 for config in cells) == 8 * (3 + 5)
+    assert sum(map(grid.expected_steps, cells)) == pytest.approx(58e6, rel=0.01)
+    pieces = [grid.piece(whole, f"{index}/4") for index in (1, 2, 3, 4)]
+    assert sorted(name for piece in pieces for name in piece) == sorted(whole)
+    lengths = [sum(map(grid.expected_steps, piece.values())) for piece in pieces]
+    assert max(lengths) < 1.02 * min(lengths)
+
+
+def test_the_sensitivity_cells_rest_on_the_grid() -> None:
+    known = {config.identity() for config in grid.read(grid.experiment(grid.PAPER), None).runs.values()}
+    sweep = grid.read(grid.experiment(grid.SENSITIVITY), None)
+    shared = {part: sum(sweep.runs[name].identity() in known for name in names) for part, names in sweep.parts.items()}
+    assert shared == {
+        "queue threshold": 2,
+        "relay mix and rotation": 4,
+        "FedBacys' references": 12,
+        "FLDA's lambda": 4,
+        "serving the mean of the chains": 0,
+        "isolated clients": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--trials", "0"), "--trials 0: needs a count"),
+        (("--trials", "5-3"), "--trials 5-3: needs a count"),
+        (("--trials", "many"), "--trials many: needs a count"),
+        (("--only", "colour=red"), "colour: unknown"),
+        (("--only", "delta"), "needs a condition"),
+        (("--only", "delta=0.4"), "no run of small.toml is like that"),
+        (("--piece", "3/2"), "--piece 3/2: needs two numbers"),
+        (("--merge", "nothing.parquet"), "nothing.parquet: cannot be read (no such file or directory)"),
+        (("--merge", "small.toml"), "small.toml: cannot be read (it is not a Parquet file)"),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments: tuple[str, ...], reason: str, home: Path) -> None:
+    done = reproduce("--file", "small.toml", *arguments, cwd=home)
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_trials_by_number() -> None:
+    assert grid.numbers("3") == [0, 1, 2]
+    assert grid.numbers("3-5") == [3, 4, 5]
+    with pytest.raises(InputError):
+        grid.numbers("-1")
