@@ -1,7 +1,8 @@
-"""Tables as Markdown and as LaTeX."""
+"""Tables as Markdown, LaTeX and HTML."""
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Sequence
 
@@ -33,6 +34,21 @@ def latex(found: Sequence[Table]) -> str:
         lines += [_tex(table.head), "\\hline", *(_tex(cells) for cells in table.cells), "\\hline", "\\end{tabular}"]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
+
+
+def html_table(table: Table) -> str:
+    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in table.head)
+    body = "".join(
+        f'<tr><th scope="row">{html.escape(cells[0])}</th>'
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells[1:])
+        + "</tr>"
+        for cells in table.cells
+    )
+    title = html.escape(table.title)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{title}"><table><caption>{title}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
 
 
 _SPECIAL = {
