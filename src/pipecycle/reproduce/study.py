@@ -144,26 +144,24 @@ class Cell:
         return len(self.runs)
 
     def accuracy(self, kind: Kind = "budget") -> Value:
-        return self._value([run.value(kind) for run in self])
+        return self.average([run.value(kind) for run in self])
 
     @property
     def clients(self) -> Value | None:
         """The mean over all clients' own models at the end."""
-        found = [run.clients_at_end for run in self]
-        return self._value([one for one in found if one is not None])
+        found = [one for one in (run.clients_at_end for run in self) if one is not None]
+        return self.average(found) if found else None
 
     def plan(self, name: str) -> float | None:
         """A figure of the plan, averaged."""
         found = [float(run.plan[name]) for run in self if run.plan.get(name) is not None]
         return float(np.mean(found)) if found else None
 
-    def _value(self, found: Sequence[float]) -> Any:
-        if not found:
-            return None
-        mean, n = float(np.mean(found)), len(found)
-        sd = float(np.std(found, ddof=1)) if n > 1 else None
+    def average(self, found: Sequence[float]) -> Value:
+        """Accuracies of some of the trials together."""
+        sd = float(np.std(found, ddof=1)) if len(found) > 1 else None
         noise = float(np.mean([run.noise for run in self]))
-        return Value(mean, sd, n, 2 * max(noise, sd or 0.0) / math.sqrt(n))
+        return Value(float(np.mean(found)), sd, len(found), 2 * max(noise, sd or 0.0) / math.sqrt(len(found)))
 
 
 Key = tuple[Any, ...]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from pipecycle.config import Config
@@ -26,6 +25,11 @@ Tables = dict[str, Table]
 
 def label(policy: str, groups: int | None) -> str:
     return paper.NAMES.get(policy, policy) + ("" if groups is None else f", G = {groups}")
+
+
+def signed(points: float) -> str:
+    """A difference with its sign, and no minus before zero."""
+    return f"{round(points, 1) + 0.0:+.1f}"
 
 
 def tables(found: Study) -> Tables:
@@ -59,15 +63,13 @@ def _spread(found: Study) -> str:
     return f"mean ± standard deviation over {trials(found)}" if found.trials[1] > 1 else trials(found)
 
 
-def _cells(
-    found: Study, where: str, text: Callable[[Cell, str, int | None, float], tuple[str, ...]], width: int
-) -> Any:
+def _cells(found: Study, where: str, text: Callable[[Cell], tuple[str, ...]], width: int) -> Iterator[list[str]]:
     """A row of text per configuration, `width` columns for each charging probability."""
     for policy, groups in paper.configurations():
         line = [label(policy, groups)]
         for delta in paper.DELTAS:
             cell = found.cell(where, policy, groups, delta)
-            line += (MISSING,) * width if cell is None else text(cell, policy, groups, delta)
+            line += (MISSING,) * width if cell is None else text(cell)
         yield line
 
 
@@ -92,7 +94,7 @@ def _against_paper(found: Study, where: str, kind: Kind, how: str) -> Table:
                 continue
             value = cell.accuracy(kind)
             line += [value.text() + _count(found, value), theirs]
-            line.append("-" if printed is None else f"{value.mean - printed:+.1f}")
+            line.append("-" if printed is None else signed(value.mean - printed))
             if stops:
                 stopped += [run.stop(kind) for run in cell]  # type: ignore[arg-type]
         if stops:
@@ -109,7 +111,7 @@ def to_target(cell: Cell, target: float) -> tuple[float | None, int]:
 
 
 def _to_target(found: Study, where: str) -> Table:
-    def text(cell: Cell, policy: str, groups: int | None, delta: float) -> tuple[str, ...]:
+    def text(cell: Cell) -> tuple[str, ...]:
         out = []
         for target in TARGETS:
             mean, count = to_target(cell, target)
@@ -125,7 +127,7 @@ def _to_target(found: Study, where: str) -> Table:
 
 
 def _coverage(found: Study, where: str) -> Table:
-    def text(cell: Cell, policy: str, groups: int | None, delta: float) -> tuple[str, ...]:
+    def text(cell: Cell) -> tuple[str, ...]:
         fewest, lag, depth = (cell.plan(name) for name in ("chains.coverage_min", "lag.mean", "chains.depth_max"))
         return (
             "-" if fewest is None else f"{fewest:.0f}",
@@ -144,7 +146,8 @@ def _coverage(found: Study, where: str) -> Table:
     head = ["Scheduler", "coverage, by the rule"]
     for delta in paper.DELTAS:
         head += [f"δ = {delta:g}: coverage", "lag", "depth", "accuracy"]
-    title = f"Chains, {CAPTIONS[where]}: fewest clients that a chain has met, mean lag of updates, longest chain, accuracy (%)"
+    what = "fewest clients that a chain has met, mean lag of updates, longest chain, accuracy (%)"
+    title = f"Chains, {CAPTIONS[where]}: {what}"
     return Table(title, tuple(head), tuple(body))
 
 
@@ -162,7 +165,7 @@ def isolated(found: Study) -> Table:
                     f"{where}, δ = {harvest.split(':')[-1]}",
                     value.text(),
                     "about 10",
-                    f"{value.mean - 10:+.1f}",
+                    signed(value.mean - paper.CHANCE),
                     "-" if sessions is None or not found.world else f"{sessions / found.world['world.clients']:,.0f}",
                     "-" if energy is None else f"{energy:,.0f}",
                     str(value.trials),
@@ -177,16 +180,14 @@ def sensitivity(found: Study, name: str) -> Table:
     """A part of the sensitivity study: what was varied in rows, the worlds in columns, the difference to the cell of
     the paper's grid (same policy, groups, world) in brackets."""
     configs = found.parts[name]
-    fields = _varied(found, configs)
+    fields = _varied(configs)
     worlds = sorted({_world(one) for one in configs}, key=lambda one: (one[0], one[1]))
     rows: dict[tuple[str, ...], dict[Any, str]] = {}
     for config in configs:
         line = rows.setdefault(tuple(_word(flat(config).get(key)) for key in fields), {})
         line[_world(config)] = _compared(found, config)
-    head = (
-        *(_short(key) for key in fields),
-        *(f"{CAPTIONS[where].split(',')[0]}, δ = {delta:g}" for where, delta in worlds),
-    )
+    columns = [f"{CAPTIONS[where].split(',')[0]}, δ = {delta:g}" for where, delta in worlds]
+    head = (*(_short(key) for key in fields), *columns)
     body = tuple((*words, *(line.get(world, "-") for world in worlds)) for words, line in rows.items())
     policies = ", ".join(dict.fromkeys(paper.NAMES[config.policy] for config in configs))
     title = f"Sensitivity, {name} ({policies}): accuracy (%), difference to the cell of the tables in brackets"
@@ -208,28 +209,24 @@ def _compared(found: Study, config: Config) -> str:
     if reference is None or not both:
         return text
     gap = float(np.mean([cell.runs[one].value() - reference.runs[one].value() for one in both]))
-    return f"{text} [{gap:+.1f}]"
+    return f"{text} [{signed(gap)}]"
 
 
 def _world(config: Config) -> tuple[str, float]:
     return ("iid" if config.data.alpha is None else "non-iid"), float(config.world.harvest.split(":")[-1])
 
 
-def _varied(found: Study, configs: Sequence[Config]) -> list[str]:
-    """The settings in which a part's runs differ from each other, or all from the paper's."""
+def _varied(configs: Sequence[Config]) -> list[str]:
+    """The settings in which a part's runs differ in one world; `served` also where all differ from the tables."""
     facts = [flat(config) for config in configs]
-    usual = flat(attrs.evolve(configs[0], settings={}, train=type(configs[0].train)(), look=type(configs[0].look)()))
     out = []
     for key in facts[0]:
-        if key.startswith(("policy.", "train.", "look.")) and key not in (
-            "look.clients_every",
-            "policy.queue_threshold",
-        ):
-            values = {one.get(key) for one in facts}
-            if len(values) > 1 or (key == "look.served" and values != {usual[key]}):
+        if key.startswith(("policy.", "train.", "look.")) and key != "look.clients_every":
+            worlds: dict[Any, set[Any]] = {}
+            for config, one in zip(configs, facts, strict=True):
+                worlds.setdefault(_world(config), set()).add(one.get(key))
+            if any(len(values) > 1 for values in worlds.values()) or (key == "look.served" and facts[0][key]):
                 out.append(key)
-    if len({one.get("policy.queue_threshold") for one in facts if one["data.alpha"] is not None}) > 1:
-        out.append("policy.queue_threshold")
     return out
 
 
