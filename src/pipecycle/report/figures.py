@@ -74,11 +74,12 @@ def figures(
     return out
 
 
-def save(figure: Figure, kind: str) -> bytes:
+def save(figure: Figure, kind: str, dpi: float | None = None) -> bytes:
     """A figure as the bytes of a file; equal figures give equal bytes."""
     data = io.BytesIO()
     undated: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-    figure.savefig(data, format=kind, metadata=undated.get(kind))
+    settings: dict[str, Any] = {} if dpi is None else {"dpi": dpi}
+    figure.savefig(data, format=kind, metadata=undated.get(kind), **settings)
     return data.getvalue()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pipecycle.report.tables import Table
 
@@ -36,12 +36,17 @@ def latex(found: Sequence[Table]) -> str:
     return "\n".join(parts)
 
 
-def html_table(table: Table) -> str:
+def html_table(table: Table, kinds: Mapping[str, str] | None = None) -> str:
+    """`kinds` gives cells with a certain text a class."""
+    known = kinds or {}
+
+    def cell(text: str) -> str:
+        kind = f' class="{known[text]}"' if text in known else ""
+        return f"<td{kind}>{html.escape(text)}</td>"
+
     head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in table.head)
     body = "".join(
-        f'<tr><th scope="row">{html.escape(cells[0])}</th>'
-        + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells[1:])
-        + "</tr>"
+        f'<tr><th scope="row">{html.escape(cells[0])}</th>' + "".join(cell(text) for text in cells[1:]) + "</tr>"
         for cells in table.cells
     )
     title = html.escape(table.title)

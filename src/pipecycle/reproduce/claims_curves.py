@@ -117,7 +117,8 @@ def cheaper_to_target(found: Study) -> Finding:
     if not ratios:
         return out
     least = sum(ratio < 1 for ratio in ratios)
-    said = f"least energy in {least} of {len(ratios)} cases that both reach; median {100 * np.median(ratios):.0f} % of the best rival's"
+    median = f"median {100 * np.median(ratios):.0f} % of the best rival's"
+    said = f"least energy in {least} of {len(ratios)} cases that both reach; {median}"
     return Finding(out.verdict, f"{said}. {out.figure}", out.why, out.close)
 
 
