@@ -46,7 +46,7 @@ def figures(found: Study) -> dict[str, tuple[str, Draw]]:
         )
         out["coverage_lag"] = (
             "Accuracy at the budget against the fewest clients that a chain has met (left; where several chains live "
-            "side by side) and the mean lag of updates (right). The larger a mark, the larger its G: 2 (or none), 5, 10.",
+            "side by side) and the mean lag of updates (right). The larger a mark, the larger its G.",
             lambda: against_plan(found),
         )
     return out

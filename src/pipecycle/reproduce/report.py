@@ -154,7 +154,8 @@ def _sections(every: Mapping[str, Table]) -> list[Section]:
         Section("Clients in isolation", "The paper says about 10 % (L329).", (), ("isolated",)),
         Section(
             "Sensitivity: what the paper leaves open",
-            "Our choices varied around cells of the tables, one trial; “the cell” marks the choice of the tables.",
+            "Our choices varied around cells of the tables; “the cell” marks the choice of the tables. Differences are taken "
+            "trial by trial, over the trials that both have.",
             (),
             parts,
         ),
@@ -199,7 +200,8 @@ def _page(head: _Head, sections: Sequence[Section], every: Mapping[str, Table], 
         links.append(f'<a href="#s{number}">{html.escape(section.title)}</a>')
         inner = [_image(pictures[name]) for name in section.figures if name in pictures]
         inner += [
-            f'<div class="t-{name.split("_")[0]}">{html_table(every[name], VERDICTS)}</div>' for name in section.tables
+            f'<div class="t-{name.split("_")[0]}">{_whole(html_table(every[name], VERDICTS))}</div>'
+            for name in section.tables
         ]
         content = "".join(inner)
         if section.folded:
@@ -220,6 +222,11 @@ def _page(head: _Head, sections: Sequence[Section], every: Mapping[str, Table], 
         "version": __version__,
     }
     return Template(asset("paper.html")).substitute(facts)
+
+
+def _whole(text: str) -> str:
+    """Keeps `G = 2` on one line."""
+    return text.replace(" = ", "\u00a0=\u00a0")
 
 
 def _image(picture: Picture) -> str:
