@@ -89,7 +89,7 @@ def test_save_show_and_diff(tmp_path: Path) -> None:
 
 def test_policies_has_one_line_each() -> None:
     lines = run("policies").stdout.splitlines()
-    assert len(lines) == 9
+    assert len(lines) == 10
     assert lines[0].startswith("pipecycle ")
     assert json.loads(run("policies", "--json").stdout)["fedavg"]["settings"] == ["epoch"]
 

@@ -33,6 +33,7 @@ SCHEDULES = {
     "fedseq": "ba686067196595da443ccbb09f906682c40856cf23ea29d42b97cfe18b328390",
     "fedbacys": "573dc8c7e4d28fffee7e847912fec6e56eb9afde72f1c7bf1dc1284f321fa238",
     "fedbacys-odd": "e37f4110950e0bcbc118d26d5608d36aaf8181d006ad88fe05dec95367fd8d26",
+    "isolated": "fee2959af8121ba6c14e09a9f735f08878eeb3db583c371f50f312d802432436",
 }
 
 

@@ -44,6 +44,7 @@ def test_the_settings_of_every_policy() -> None:
         "fedseq": {"groups", "mode", "patience"},
         "fedbacys": {"groups", "epoch", "reference_refresh"},
         "fedbacys-odd": {"groups", "epoch", "reference_refresh"},
+        "isolated": set(),
     }
     assert settings(PipeCycle(groups=5)) == {
         "groups": 5, "group_size": None, "interval": None, "queue_threshold": None,

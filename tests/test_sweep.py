@@ -58,6 +58,8 @@ def test_a_matrix_multiplies_what_a_policy_has(tmp_path: Path) -> None:
         ("trials = 0\n", "trials = 0"),
         ("colour = 3\n", "colour: needs one of base, matrix, trials, exclude, when, parts"),
         ("[matrix]\npolicy = ['fedavg']\n[[exclude]]\npolicy = 'fedavg'\n", "everything is excluded"),
+        ("[matrix]\ndelta = [0.1]\n[[exclude]]\ndelt = 0.1\n", "a rule about delt: unknown, did you mean 'delta'"),
+        ("[matrix]\ndelta = [0.1]\n[[when]]\ndelta = 0.1\n", "needs a table called set"),
         ("[matrix\n", "is not TOML"),
     ],
 )
@@ -130,3 +132,47 @@ def test_a_killed_sweep_goes_on_to_the_same_results(tmp_path: Path) -> None:
     subprocess.run(command(tmp_path / "cut"), check=True, capture_output=True, cwd=tmp_path)
     one, two = ((tmp_path / name / "results.csv").read_bytes() for name in ("whole", "cut"))
     assert one == two
+
+
+PARTS = """
+[base.world]
+clients = 10
+slots = 200
+session = 5
+[matrix]
+delta = [0.3, 0.6]
+[[when]]
+delta = 0.6
+set = { slots = 400, "look.every" = 50 }
+[[parts]]
+name = "groups"
+[parts.matrix]
+policy = ["pipecycle"]
+groups = [2, 3]
+[[parts]]
+name = "mixing"
+[parts.matrix]
+policy = ["pipecycle"]
+relay_mix = [0.5, 1.0]
+delta = [0.6]
+[[parts.when]]
+relay_mix = 0.5
+set = { groups = 4 }
+"""
+
+
+def test_conditions_and_parts(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(PARTS)
+    sweep = read_sweep(tmp_path / "s.toml", [3])
+    assert {config.world.trial for config in sweep.runs.values()} == {3}
+    for config in sweep.runs.values():
+        rich = config.world.harvest == "bernoulli:0.6"
+        assert (config.world.slots, config.look.every) == ((400, 50) if rich else (200, 150))
+    groups, mixing = sweep.parts["groups"], sweep.parts["mixing"]
+    assert len(groups) == 4
+    assert len(mixing) == 2
+    # What is the default anyway is the same run: relay_mix = 1 with two groups is in both parts and there once.
+    assert len(set(groups) & set(mixing)) == 1
+    assert len(sweep) == 5
+    (mixed,) = set(mixing) - set(groups)
+    assert sweep.runs[mixed].settings == {"relay_mix": 0.5, "groups": 4}

@@ -13,6 +13,7 @@ from pipecycle.train.analysis import evaluate, version_recipe
 from pipecycle.train.engine import Engine, alike, pick_device, train, train_many
 from pipecycle.train.history import checkpoints, current_sessions
 from pipecycle.train.job import Job, Watch
+from pipecycle.train.loop import Loop
 from pipecycle.train.problems import Problem, Recipe, problem, session_numbers
 from pipecycle.train.sessions import LocalSGD
 
@@ -27,7 +28,31 @@ def digits() -> Problem:
     return problem("digits", "mlp", clients=20)
 
 
-@pytest.mark.parametrize("name", REGISTRY)
+def test_isolated_clients_train_on_what_they_trained_before(digits: Problem) -> None:
+    schedule = plan(build("isolated"), 0.5, clients=20, slots=600)
+    history = train(schedule, digits, Watch(every=300, clients_every=300), device="cpu")
+    assert len({row.accuracy for row in history.rows}) == 1  # the server serves what it began with
+    alone = [row.clients_accuracy for row in history.rows]
+    assert alone[0] is not None
+    assert alone[1] is not None
+    assert 40.0 < alone[0] < alone[1]
+    # One client's model is its sessions one after the other, each from the last.
+    mine = np.flatnonzero(schedule.sessions.client == 7)
+    assert len(mine) > 10
+    weights, done = digits.initial[None], Loop(digits.module, *_samples(digits), digits.task.classes)
+    for number, _ in enumerate(mine[:3].tolist()):
+        batches = torch.from_numpy(digits.batches(20)(np.array([7]), np.array([number])))
+        weights = done.run(weights, batches).parameters
+    recipe = version_recipe(int(schedule.sessions.reference[mine[3]]))
+    kept = evaluate(schedule, digits, [recipe], device="cpu", trainer="loop")
+    torch.testing.assert_close(kept, weights, rtol=0, atol=1e-5)
+
+
+def _samples(learnt: Problem) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.from_numpy(learnt.task.x_train), torch.from_numpy(learnt.task.y_train)
+
+
+@pytest.mark.parametrize("name", [name for name in REGISTRY if name != "isolated"])
 def test_every_policy_learns_digits(name: str, digits: Problem) -> None:
     history = train(plan(build(name), 0.5, clients=20, slots=1500), digits, device="cpu")
     assert history.ended == "finished"

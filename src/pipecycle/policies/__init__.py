@@ -7,13 +7,14 @@ from pipecycle.policies.fedavg import FedAvg
 from pipecycle.policies.fedbacys import FedBacys, FedBacysOdd
 from pipecycle.policies.fedseq import FedSeq
 from pipecycle.policies.flda import FLDA
+from pipecycle.policies.isolated import Isolated
 from pipecycle.policies.mifa import MIFA
 from pipecycle.policies.pipecycle import PipeCycle, PipeCyclePlus
 from pipecycle.world import Policy
 
 REGISTRY: dict[str, type[Policy]] = {
     policy.name: policy
-    for policy in (PipeCycle, PipeCyclePlus, FedAvg, CyCP, MIFA, FLDA, FedSeq, FedBacys, FedBacysOdd)
+    for policy in (PipeCycle, PipeCyclePlus, FedAvg, CyCP, MIFA, FLDA, FedSeq, FedBacys, FedBacysOdd, Isolated)
 }
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "FedBacys",
     "FedBacysOdd",
     "FedSeq",
+    "Isolated",
     "PipeCycle",
     "PipeCyclePlus",
 ]

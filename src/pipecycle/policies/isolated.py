@@ -1,4 +1,8 @@
-"""Every client for itself: the line that working together has to beat (paper L329)."""
+"""Every client for itself: the line that working together has to beat (paper L329).
+
+The server keeps serving the initial model: the mean over the clients' own models (`look.clients_every`) is what tells
+how well they do.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,7 @@ from pipecycle.world import Grouping, World
 
 @define(slots=False, eq=False)
 class Isolated:
-    """Clients train whenever their battery allows, from their own last model, and never transmit.
-
-    The server keeps serving the initial model: the mean over the clients' own models (`look.clients_every`) is what
-    tells how well they do."""
+    """Clients train whenever their battery allows, from their own last model, and never transmit."""
 
     name: ClassVar[str] = "isolated"
     grouping: ClassVar[Grouping] = None
