@@ -154,8 +154,8 @@ def _sections(every: Mapping[str, Table]) -> list[Section]:
         Section("Clients in isolation", "The paper says about 10 % (L329).", (), ("isolated",)),
         Section(
             "Sensitivity: what the paper leaves open",
-            "Our choices varied around cells of the tables; “the cell” marks the choice of the tables. Differences are taken "
-            "trial by trial, over the trials that both have.",
+            "Our choices varied around cells of the tables; “the cell” marks the choice of the tables. Differences are "
+            "taken trial by trial, over the trials that both have.",
             (),
             parts,
         ),
