@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from pipecycle.report.tables import Table
 
+WIDE = 60
+"""Letters in a cell from which on a table is prose: not padded, and aligned to the left."""
+
 
 def markdown(found: Sequence[Table]) -> str:
     parts = []
@@ -15,6 +18,8 @@ def markdown(found: Sequence[Table]) -> str:
         cells = [[cell.replace("|", "\\|") for cell in line] for line in (table.head, *table.cells)]
         widths = [max(len(line[column]) for line in cells) for column in range(len(table.head))]
         rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
+        if max(widths) > WIDE:
+            widths, rule = [0] * len(widths), [":--"] * len(widths)
         lines = [_line(cells[0], widths), f"| {' | '.join(rule)} |", *(_line(line, widths) for line in cells[1:])]
         parts.append(f"**{table.title}**\n\n" + "\n".join(lines) + "\n")
     return "\n".join(parts)

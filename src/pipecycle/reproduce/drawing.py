@@ -71,6 +71,7 @@ def over_slots(found: Study, where: str) -> Figure:
                 cell = found.cell(where, policy, _groups(policy), delta)
                 _line(pane, cell, policy, "slot", metric)
             _floor(pane)
+            _say_if_empty(pane)
             if row == 0:
                 pane.set_title(f"δ = {delta:g}")
         panes[row][0].set_ylabel(name)
@@ -102,6 +103,7 @@ def over_energy(found: Study) -> Figure:
             )
             pane.title.set_fontsize(8 if row == 0 else 6.5)
             _floor(pane)
+            _say_if_empty(pane)
     for row in (0, 1):
         panes[row][0].set_ylabel("global model (%)")
     panes[0][0].set_xlim(0, float(found.world.get("world.budget") or paper.BUDGET))
@@ -156,6 +158,7 @@ def _values(found: Study) -> Iterable[Value]:
 
 def against_plan(found: Study) -> Figure:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(DOUBLE, 5.2))
     panes = figure.subplots(2, 2, sharey="row", sharex="col")
@@ -177,6 +180,7 @@ def against_plan(found: Study) -> Figure:
         panes[row][0].set_ylabel("accuracy at the budget (%)")
     panes[1][0].set_xlabel("clients that every chain has met, at least")
     panes[1][1].set_xlabel("mean lag of updates (versions)")
+    panes[0][0].xaxis.set_major_locator(MaxNLocator(6, integer=True))
     panes[0][0].set_xlim(left=0)
     panes[0][1].set_xlim(left=-0.3)
     _legend(figure, panes.flat)
@@ -221,6 +225,11 @@ def _short(policy: str) -> str:
 def _floor(pane: Axes) -> None:
     """Where guessing is."""
     pane.axhline(paper.CHANCE, color="#888888", linewidth=0.7, linestyle=":", zorder=1)
+
+
+def _say_if_empty(pane: Axes) -> None:
+    if not pane.get_legend_handles_labels()[0]:
+        pane.annotate("not run", (0.5, 0.5), xycoords="axes fraction", ha="center", color="#666666", fontsize=7)
 
 
 def _in_thousands(pane: Axes) -> None:

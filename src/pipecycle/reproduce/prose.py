@@ -11,7 +11,7 @@ from pipecycle.report.tables import Table
 from pipecycle.reproduce import paper
 from pipecycle.reproduce.claims import Claim
 from pipecycle.reproduce.study import Study
-from pipecycle.reproduce.tables import label, trials
+from pipecycle.reproduce.tables import label, signed, trials
 from pipecycle.reproduce.verdicts import Finding
 from pipecycle.summary import number
 
@@ -122,20 +122,21 @@ def outcome(found: Study, examined: Sequence[tuple[Claim, Finding, Finding | Non
             near = sum(abs(gap) <= 5 for gap, _ in gaps)
             high, low = max(gaps), min(gaps)
             name = "Table I (IID)" if where == "iid" else "Table II (non-IID)"
-            middle = np.median([gap for gap, _ in gaps])
+            middle = float(np.median([gap for gap, _ in gaps]))
             out.append(
                 f"{name}: {near} of {len(gaps)} cells within 5 points of the paper's, median difference "
-                f"{middle:+.1f}; from {low[0]:+.1f} ({low[1]}) to {high[0]:+.1f} ({high[1]})."
+                f"{signed(middle)}; from {signed(low[0])} ({low[1]}) to {signed(high[0])} ({high[1]})."
             )
     return out
 
 
 ERRORS = (
-    "± is the standard deviation over trials. The error that verdicts speak of is twice the standard error of a mean: "
-    "the larger of the spread over trials and, for a single trial, the 1,000 drawn test samples (1.5 points at 65 %) "
-    "together with how much the accuracy still moves between the last ten checkpoints. Where a claim rests on several "
-    "comparisons their errors are widened together (Bonferroni). A claim holds if every comparison does; it is "
-    "“within the error” if a comparison that decides could have come out otherwise by chance. A dot · stands where "
+    "± is the standard deviation over trials. The error that verdicts speak of is twice the standard error of a "
+    "mean, from the spread over trials or, if that is more, from what a single trial leaves open: the 1,000 drawn "
+    "test samples (1.5 points at 65 %) and how much the accuracy still moves between the last ten checkpoints. "
+    "Where a claim rests on several comparisons their errors are widened together (Bonferroni). A claim holds if "
+    "every comparison does; it is “within the error” if a comparison that decides could have come out otherwise "
+    "by chance. That the best of several G owes something to chance is not in the error. A dot · stands where "
     "nothing was run. Thresholds in brackets (“here: ...”) are ours, since the paper has words there."
 )
 

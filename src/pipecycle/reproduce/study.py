@@ -211,11 +211,11 @@ def study(results: Results) -> Study:
     file holds runs of several worlds (data, model, precision, horizon ...), the one with most runs counts."""
     first = results.frame.drop_duplicates("identity") if len(results.frame) else results.frame
     kept, world = _one_world(first)
-    rows = {str(name): part for name, part in results.frame.groupby("identity", sort=False)} if len(kept) else {}
+    histories = _histories(results.frame) if len(kept) else {}
     cells: dict[Key, dict[int, Run]] = {}
     for values in kept.to_dict("records"):
         record = {str(name): value for name, value in values.items()}
-        run = _run(rows[str(record["identity"])], record)
+        run = _run(histories[str(record["identity"])], record)
         cells.setdefault(key_of(record), {})[run.trial] = run
     wanted = grid.read(grid.experiment(grid.PAPER), "1").runs.values()
     places = {
@@ -287,24 +287,34 @@ def _most(frame: pandas.DataFrame, columns: Sequence[str]) -> pandas.DataFrame:
     return frame[marks == counts.idxmax()]
 
 
-def _run(rows: pandas.DataFrame, about: Mapping[str, Any]) -> Run:
-    rows = rows.sort_values(["slot", "budget"], kind="stable")
+COLUMNS = ("slot", "energy", "accuracy", "best", "clients_accuracy", "budget", "diverged")
 
-    def column(name: str) -> Floats:
-        if name not in rows:
-            return np.full(len(rows), np.nan)
-        return rows[name].to_numpy(np.float64, na_value=np.nan)
 
-    plan = {name[5:]: _known(about, name) for name in about if name.startswith("plan.")}
+def _histories(frame: pandas.DataFrame) -> dict[str, dict[str, Floats]]:
+    """The metrics of every run by its identity, in the order of slots, the row at the budget after the regular one."""
+    import pandas
+
+    codes, names = pandas.factorize(frame["identity"])
+    columns = {
+        name: frame[name].to_numpy(np.float64, na_value=np.nan) if name in frame else np.full(len(frame), np.nan)
+        for name in COLUMNS
+    }
+    order = np.lexsort((columns["budget"], columns["slot"], codes))
+    ends = np.searchsorted(codes[order], np.arange(1, len(names) + 1))
+    parts = {name: np.split(column[order], ends[:-1]) for name, column in columns.items()}
+    return {str(name): {key: parts[key][place] for key in COLUMNS} for place, name in enumerate(names)}
+
+
+def _run(history: Mapping[str, Floats], about: Mapping[str, Any]) -> Run:
     return Run(
         trial=int(about["world.trial"]),
         horizon=int(about["world.slots"]),
-        slot=column("slot"),
-        energy=column("energy"),
-        accuracy=column("accuracy"),
-        best=column("best"),
-        clients=column("clients_accuracy"),
-        budget=column("budget"),
-        diverged=bool((column("diverged") == 1).any()),
-        plan=plan,
+        slot=history["slot"],
+        energy=history["energy"],
+        accuracy=history["accuracy"],
+        best=history["best"],
+        clients=history["clients_accuracy"],
+        budget=history["budget"],
+        diverged=bool((history["diverged"] == 1).any()),
+        plan={name[5:]: _known(about, name) for name in about if name.startswith("plan.")},
     )
