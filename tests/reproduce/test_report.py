@@ -61,6 +61,8 @@ def test_everything_is_there(folder: Path) -> None:
     assert {Path(name).stem for name in made if name.startswith("figures/")} == figures
     assert all(made[f"figures/{name}.png"].startswith(b"\x89PNG") for name in figures)
     assert all(made[f"figures/{name}.pdf"].startswith(b"%PDF") for name in figures)
+    tex = [line for name, data in made.items() if name.endswith(".tex") for line in data.decode().splitlines()]
+    assert all(line.isascii() for line in tex if not line.startswith("%"))  # no package needed
 
 
 def test_the_page_is_complete_in_itself(folder: Path) -> None:
@@ -105,5 +107,9 @@ def test_a_single_run_or_none(make, tmp_path: Path) -> None:
     Results(make("fedbacys-odd", 3, 0.7, accuracy=55), []).save(other / "results.parquet")
     write_report(other)
     assert "No run of the paper's grid is in these results." in (other / "report.md").read_text()
+    lone = make("cycp", 2, 0.5, accuracy=[55])
+    Results(lone[lone["budget"] == 1].drop(columns=["best", "diverged"]), []).save(other / "results.parquet")
+    write_report(other)
+    assert "55.0" in (other / "tables/accuracy_iid.csv").read_text()
     with pytest.raises(InputError, match=r"nowhere/results\.parquet: cannot be read"):
         write_report(tmp_path / "nowhere")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pipecycle.report.markup import latex
 from pipecycle.reproduce.tables import MISSING, tables
 
 
@@ -75,3 +76,19 @@ def test_isolated_clients(make, gather) -> None:
     found = gather(make("isolated", None, 0.5, accuracy=10, clients=[20, 30, 36], plan=plan))
     assert tables(found)["isolated"].cells == (("IID, δ = 0.5", "36.0", "about 10", "+26.0", "50", "100,000", "1"),)
     assert tables(gather())["isolated"].cells[0][0] == "not run"
+
+
+def test_the_reference_of_a_part_that_does_not_hold_it(make, gather) -> None:
+    found = gather(
+        make("pipecycle", 10, 0.5, accuracy=53), make("pipecycle", 10, 0.5, accuracy=58.5, look__served="chains")
+    )
+    table = tables(found)["sensitivity_serving_the_mean_of_the_chains"]
+    lines = {cells[:2]: dict(zip(table.head, cells, strict=True)) for cells in table.cells}
+    assert lines["10", "chains"]["IID, δ = 0.5"] == "58.5 [+5.5]"
+    assert lines["10", "as in the tables"]["IID, δ = 0.5"] == "53.0 [the cell]"
+
+
+def test_latex_needs_no_greek_letters(make, gather) -> None:
+    text = latex(list(tables(gather(make("fedavg", None, 0.1))).values()))
+    assert "$\\delta$ = 0.1" in text
+    assert text.isascii()

@@ -35,7 +35,9 @@ def latex(found: Sequence[Table]) -> str:
     """Plain tabulars, no package needed."""
     parts = []
     for table in found:
-        lines = [f"% {table.title}", f"\\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}", "\\hline"]
+        widths = [max(len(line[column]) for line in (table.head, *table.cells)) for column in range(len(table.head))]
+        kinds = ["p{4cm}" if width > WIDE else "r" if place else "l" for place, width in enumerate(widths)]
+        lines = [f"% {table.title}", f"\\begin{{tabular}}{{{''.join(kinds)}}}", "\\hline"]
         lines += [_tex(table.head), "\\hline", *(_tex(cells) for cells in table.cells), "\\hline", "\\end{tabular}"]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
@@ -64,6 +66,7 @@ def html_table(table: Table, kinds: Mapping[str, str] | None = None) -> str:
 _SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
+    "δ": r"$\delta$", "·": r"$\cdot$", "≥": r"$\geq$", "“": "``", "”": "''",
 }  # fmt: skip
 
 

@@ -164,9 +164,9 @@ def _envelope(found: Study, where: str, policies: Sequence[str]) -> list[tuple[f
     rows = []
     for policy, groups in choices(policies):
         cell = found.cell(where, policy, groups, 0.5)
-        if cell is None:
+        lines = [] if cell is None else [line for line in (run.line("energy") for run in cell) if len(line[0])]
+        if cell is None or not lines:
             return None
-        lines = [run.line("energy") for run in cell]
         means = np.mean([np.interp(_budgets(found), x, y) for x, y in lines], axis=0)
         rows.append([(float(mean), cell.accuracy().error) for mean in means])
     return [max(column) for column in zip(*rows, strict=True)]

@@ -33,8 +33,20 @@ def lead(found: Study) -> str:
     model = found.world.get("train.model", "-")
     return (
         f"{number(runs)} runs on {found.world.get('data.name', '-')} with the model {model}: {found.filled} of the "
-        f"{len(found.grid)} cells of the grid, {trials(found)} each. Our numbers stand beside the paper's, and every "
-        "quantitative claim of the paper beside what our runs say about it."
+        f"{len(found.grid)} cells of the grid, {trials(found)} each.{_effort(found)} Our numbers stand beside the "
+        "paper's, and every quantitative claim of the paper beside what our runs say about it."
+    )
+
+
+def _effort(found: Study) -> str:
+    """What the training took, in all."""
+    steps, seconds = (sum(float(one.get(key) or 0) for one in found.pieces) for key in ("steps", "seconds"))
+    if not seconds:
+        return ""
+    devices = " and ".join(dict.fromkeys(str(one.get("device", "-")) for one in found.pieces))
+    return (
+        f" Trained in {seconds:,.0f} s on {devices}: {steps / 1e6:,.1f} million client-steps, "
+        f"{number(round(steps / seconds))} per second."
     )
 
 

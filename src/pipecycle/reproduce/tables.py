@@ -186,6 +186,15 @@ def sensitivity(found: Study, name: str) -> Table:
     for config in configs:
         line = rows.setdefault(tuple(_word(flat(config).get(key)) for key in fields), {})
         line[_world(config)] = _compared(found, config)
+    own = {key_of_config(config) for config in configs}
+    for config in configs:  # the cells that they are compared with, where these are not among them
+        key = found.grid.get(_place(config))
+        if key is not None and key not in own:
+            settings = flat(config)
+            words = (_word(settings.get(one)) if one == "policy.groups" else "as in the tables" for one in fields)
+            cell = found.cells.get(key)
+            text = MISSING if cell is None else f"{_counted(cell)} [the cell]"
+            rows.setdefault(tuple(words), {})[_world(config)] = text
     columns = [f"{CAPTIONS[where].split(',')[0]}, δ = {delta:g}" for where, delta in worlds]
     head = (*(_short(key) for key in fields), *columns)
     body = tuple((*words, *(line.get(world, "-") for world in worlds)) for words, line in rows.items())
@@ -199,17 +208,24 @@ def _compared(found: Study, config: Config) -> str:
     cell = found.cells.get(key)
     if cell is None:
         return MISSING
-    value = cell.accuracy()
-    text = value.text() + ("" if value.trials == 1 else f" (n = {value.trials})")
-    place = (*_world(config)[:1], config.policy, config.settings.get("groups"), _world(config)[1])
-    if found.grid.get(place) == key:
-        return f"{text} [the cell]"
-    reference = found.cell(*place)
+    if found.grid.get(_place(config)) == key:
+        return f"{_counted(cell)} [the cell]"
+    reference = found.cell(*_place(config))
     both = [] if reference is None else sorted(set(cell.runs) & set(reference.runs))
     if reference is None or not both:
-        return text
+        return _counted(cell)
     gap = float(np.mean([cell.runs[one].value() - reference.runs[one].value() for one in both]))
-    return f"{text} [{signed(gap)}]"
+    return f"{_counted(cell)} [{signed(gap)}]"
+
+
+def _counted(cell: Cell) -> str:
+    value = cell.accuracy()
+    return value.text() + ("" if value.trials == 1 else f" (n = {value.trials})")
+
+
+def _place(config: Config) -> tuple[str, str, int | None, float]:
+    where, delta = _world(config)
+    return where, config.policy, config.settings.get("groups"), delta
 
 
 def _world(config: Config) -> tuple[str, float]:
