@@ -133,6 +133,18 @@ def test_nobody_gets_there() -> None:
     assert (found.words, found.figure) == ("does not hold", "65 %: at most 20.0 (PipeCycle G = 2)")
 
 
+def test_missing_a_target_by_a_hair_is_within_the_error() -> None:
+    for ours, others, verdict in ((64.5, 68.0, "does not hold"), (68.0, 64.5, "holds")):
+        found = world(only(1000, 3000), ends(ours, others))
+        assert claims.half_the_energy_to_65(found).words == f"{verdict}, but within the error"
+    assert claims.half_the_energy_to_65(world(only(1000, 3000), ends(55, 68))).words == "does not hold"
+    assert claims.half_the_energy_to_65(world(only(1000, 3000), ends(68, 55))).words == "holds"
+
+
+def test_a_plan_that_says_nothing_is_not_taken_for_zero() -> None:
+    assert claims.lag_is_bounded(world(only(1000, 2000))).verdict == "cannot be tested"
+
+
 def test_energy_of_a_target_and_its_error() -> None:
     first, second = run(1000), run(2000, trial=1)
     alone = claims.energy(Cell({0: first}), 59.9)

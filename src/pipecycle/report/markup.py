@@ -66,7 +66,8 @@ def html_table(table: Table, kinds: Mapping[str, str] | None = None) -> str:
 _SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
-    "δ": r"$\delta$", "·": r"$\cdot$", "≥": r"$\geq$", "“": "``", "”": "''",
+    "δ": r"$\delta$", "·": r"$\cdot$", "≥": r"$\geq$", "≤": r"$\leq$", "τ": r"$\tau$", "π": r"$\pi$",
+    "“": "``", "”": "''",
 }  # fmt: skip
 
 

@@ -58,7 +58,7 @@ CLAIMS: Sequence[Claim] = (
     ),
     Claim(
         "L86, L539",
-        "Staleness is bounded: between an aggregation and the one its reference came from lie at most G",
+        "Staleness is bounded: the reference of an aggregation comes from at most G aggregations before (τ - π(τ) ≤ G)",
         history=curves.lag_is_bounded,
         measured=False,
     ),
