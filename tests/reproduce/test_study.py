@@ -116,3 +116,15 @@ def test_every_run_of_both_files_is_recognised_in_its_columns() -> None:
 def test_nothing_at_all() -> None:
     found = study(Results(pandas.DataFrame(), []))
     assert (found.filled, found.trials, len(found.grid)) == (0, (0, 0), 144)
+
+
+def test_a_run_that_diverged_guesses_to_the_end(make, gather) -> None:
+    frame = make(
+        "fedavg", None, 0.5, accuracy=[30, 10], clients=[25, math.nan], plan={"slots": 900, "energy.spent": 7e3}
+    )
+    cell = gather(frame.assign(diverged=[0, 1, 1])).cell("iid", "fedavg", None, 0.5)
+    (run,) = cell
+    assert [column.tolist() for column in run.line("slot")] == [[150, 300, 900], [30, 10, 10]]
+    assert [column.tolist() for column in run.line("energy", "clients")] == [[1000, 2000, 7000], [25, 10, 10]]
+    assert cell.clients.mean == 10
+    assert run.noise == pytest.approx(100 * math.sqrt(0.1 * 0.9 / 1000))

@@ -92,3 +92,9 @@ def test_latex_needs_no_greek_letters(make, gather) -> None:
     text = latex(list(tables(gather(make("fedavg", None, 0.1))).values()))
     assert "$\\delta$ = 0.1" in text
     assert text.isascii()
+
+
+def test_diverged_cells_are_marked(make, gather) -> None:
+    table = tables(gather(make("fedseq", 10, 0.1, accuracy=10).assign(diverged=1)))["accuracy_iid"]
+    assert row(table, "FedSeq, G = 10")[1] == "10.0 †"
+    assert table.title.endswith("† diverged")

@@ -67,7 +67,7 @@ _SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
     "δ": r"$\delta$", "·": r"$\cdot$", "≥": r"$\geq$", "≤": r"$\leq$", "τ": r"$\tau$", "π": r"$\pi$",
-    "“": "``", "”": "''",
+    "†": r"$\dagger$", "“": "``", "”": "''",
 }  # fmt: skip
 
 

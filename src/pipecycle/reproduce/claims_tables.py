@@ -103,9 +103,10 @@ def grouped_break(source: Source) -> Finding:
                 if start is None or value is None:
                     checks.append(None)
                     continue
-                margin = max(NEAR_CHANCE - value.mean, start.mean - value.mean - 10.0)
+                guessing = NEAR_CHANCE - value.mean, value.error
+                fallen = start.mean - value.mean - 10.0, math.hypot(value.error, start.error)
                 text = f"{value.mean:.1f} after {start.mean:.1f} at G = 2"
-                checks.append(Check(what, margin, math.hypot(value.error, start.error), text))
+                checks.append(Check(what, *max(guessing, fallen), text))
     return judge(checks)
 
 

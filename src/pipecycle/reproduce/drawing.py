@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from pipecycle.report.curves import mean_curve
 from pipecycle.report.figures import DOUBLE, drawn
 from pipecycle.report.styles import Style, styles
@@ -29,7 +31,8 @@ def figures(found: Study) -> dict[str, tuple[str, Draw]]:
         if any(key[0] == where and cell in found.cells for key, cell in found.grid.items()):
             out[f"accuracy_slots_{where.replace('-', '')}"] = (
                 f"Accuracy over slots, {NAMES[where]}, G = 2 for grouped schemes. Above, the mean over all clients' "
-                "current models, as in the paper; below, the global model. Runs end at the energy budget.",
+                "current models, as in the paper; below, the global model, averaged over the last five checkpoints "
+                "(pale: as it was). Runs end at the energy budget.",
                 lambda where=where: over_slots(found, where),  # type: ignore[misc]
             )
     if any(found.cell(where, policy, _groups(policy), 0.5) for where in DISTRIBUTIONS for policy in ORDER):
@@ -101,7 +104,7 @@ def over_energy(found: Study) -> Figure:
             pane.set_title(
                 f"{NAMES[where]}, G = 2" if row == 0 else f"{NAMES[where]}, best G: {', '.join(chosen[::-1])}"
             )
-            pane.title.set_fontsize(8 if row == 0 else 6.5)
+            pane.title.set_fontsize(8 if row == 0 else 6)
             _floor(pane)
             _say_if_empty(pane)
     for row in (0, 1):
@@ -203,10 +206,15 @@ def _line(
     if found.sd is not None:
         low, high = found.mean - found.sd, found.mean + found.sd
         pane.fill_between(found.x, low, high, color=style.ink, alpha=0.13, linewidth=0)
-    # Marks of different schemes at different places, so that they do not cover each other.
-    shift = 0.02 * ORDER.index(policy)
     look = drawn(style) | {"markersize": 3.2, "linewidth": 1.4 if policy == "pipecycle" else 0.9}
-    pane.plot(found.x, found.mean, markevery=(shift, 0.25), label=_short(policy), **look)
+    y = found.mean
+    if (axis, metric) == ("slot", "accuracy"):
+        pane.plot(found.x, y, color=style.ink, linewidth=0.4, alpha=0.25)
+        y = np.array([np.mean(y[max(0, k - 4) : k + 1]) for k in range(len(y))])
+    # Marks of different schemes at different places, so that they do not cover each other.
+    step = max(1, len(y) // 4)
+    first = min(len(y) - 1, ORDER.index(policy) * step // len(ORDER))
+    pane.plot(found.x, y, markevery=(first, step), label=_short(policy), **look)
 
 
 def _dots(pane: Axes, policy: str, x: Sequence[float], y: Sequence[float], groups: Sequence[int | None]) -> None:

@@ -91,7 +91,8 @@ class Run:
         to checkpoint at the end."""
         share = min(max(self.value() / 100, 0.0), 1.0)
         last = self.accuracy[self.regular][-10:]
-        wobble = float(np.std(np.diff(last))) / math.sqrt(2) if len(last) > 2 else 0.0
+        moves = len(last) > 2 and not self.diverged  # a model that guesses one class has come to rest
+        wobble = float(np.std(np.diff(last))) / math.sqrt(2) if moves else 0.0
         return math.hypot(100 * math.sqrt(share * (1 - share) / TEST), wobble)
 
     def reaches(self, target: float) -> int | None:
@@ -117,10 +118,15 @@ class Run:
     def line(
         self, axis: Literal["slot", "energy"], metric: Literal["accuracy", "clients"] = "accuracy"
     ) -> tuple[Floats, Floats]:
-        """Regular checkpoints at which the metric is known."""
+        """Regular checkpoints at which the metric is known; a run that diverged guesses on to the end of its plan."""
         x, y = getattr(self, axis)[self.regular], getattr(self, metric)[self.regular]
         known = np.isfinite(y)
-        x, y = x[known], y[known]
+        if self.diverged and len(x):
+            end = float(self.plan.get("slots" if axis == "slot" else "energy.spent") or x[-1])
+            guess = self.accuracy[self.regular][-1]
+            x, y = np.append(x[known], [x[-1], end]), np.append(y[known], [guess, guess])
+        else:
+            x, y = x[known], y[known]
         kept = np.append(np.diff(x) > 0, True)[: len(x)]  # where energy stood still, the last checkpoint counts
         return x[kept], y[kept]
 

@@ -93,7 +93,7 @@ def _against_paper(found: Study, where: str, kind: Kind, how: str) -> Table:
                 line += [MISSING, theirs, MISSING]
                 continue
             value = cell.accuracy(kind)
-            line += [value.text() + _count(found, value), theirs]
+            line += [value.text() + _count(found, value) + " †" * any(run.diverged for run in cell), theirs]
             line.append("-" if printed is None else signed(value.mean - printed))
             if stops:
                 stopped += [run.stop(kind) for run in cell]  # type: ignore[arg-type]
@@ -101,6 +101,7 @@ def _against_paper(found: Study, where: str, kind: Kind, how: str) -> Table:
             line.append(f"{sum(row is not None for row in stopped)} of {len(stopped)}")
         body.append(tuple(line))
     title = f"{NUMERALS[where]}, {CAPTIONS[where]}: accuracy (%), {how}; {_spread(found)}"
+    title += "; † diverged" if any("†" in cell for line in body for cell in line) else ""
     return Table(title, (*head, "stopped") if stops else tuple(head), tuple(body))
 
 
