@@ -294,7 +294,8 @@ def _batches(job: Job, sessions: list[int], steps: int) -> np.ndarray[tuple[int,
 
 
 def _stack_width(size: int, device: torch.device) -> int:
-    """As many sessions as keep the device busy without filling its memory."""
+    """As many sessions as keep a GPU busy while the host prepares the next stack, and no more: beyond about a thousand
+    waiting operations the host waits with them, and the two take turns instead of working side by side."""
     if device.type == "cpu":
         return 256
-    return int(min(4096, max(256, 2_000_000_000 // (4 * size))))
+    return int(min(2048, max(256, 640_000_000 // (4 * size))))

@@ -42,6 +42,9 @@ class Pool:
             self._grow()
         places = [self._free.pop() for _ in keys]
         self._place.update(zip(keys, places, strict=True))
+        if len(places) == 1:
+            self._rows[places[0]] = rows[0]
+            return
         self._rows.index_copy_(0, self._index(places), rows)
 
     def drop(self, keys: Iterable[int]) -> None:
