@@ -191,6 +191,12 @@ def test_divergence_is_recorded(digits: Problem) -> None:
     assert job.model is not None
 
 
+def test_the_horizon_of_early_stopping_is_not_the_budget(digits: Problem) -> None:
+    schedule = plan(PipeCycle(), 1.0, clients=20, slots=3000, session=6, budget=500.0)
+    assert schedule.slots < 300
+    assert Job(schedule, digits).history.horizon == 3000
+
+
 def test_early_stopping_literal_and_late(digits: Problem) -> None:
     """A learning rate too small to learn: as printed the rule fires on the chance plateau, armed late it waits."""
     still = Problem(digits.task, digits.split, digits.module, 0, Recipe(LocalSGD(lr=1e-12)))

@@ -78,7 +78,7 @@ def reproduce(
         if as_json:
             print(json.dumps({"files": [str(path) for path in made]}))
         else:
-            console.print(f"{out}: {', '.join(path.name for path in made)}", highlight=False, soft_wrap=True)
+            console.print(f"{made[0]} and {len(made) - 1} more files", highlight=False, soft_wrap=True)
         return
     path = out / "results.parquet"
     known = results.load(path) if path.exists() else results.empty()

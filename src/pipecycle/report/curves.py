@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -28,14 +29,18 @@ def curve(group: Group, axis: Axis, most: int = 300) -> Curve | None:
     """Linear between checkpoints, over the stretch that all trials cover.
 
     A run that stopped early keeps its last accuracy up to the end of its schedule, as in the table."""
-    lines = [_line(record, axis) for record in group.curves]
+    return mean_curve([_line(record, axis) for record in group.curves], axis, most)
+
+
+def mean_curve(lines: Sequence[tuple[Floats, Floats]], axis: Axis, most: int = 300) -> Curve | None:
+    """The mean of several lines with increasing x, one per trial."""
     if not lines:
         return None
+    low, high = max(x[0] for x, _ in lines), min(x[-1] for x, _ in lines)
     if axis == "slot" or len(lines) == 1:
         grid = np.unique(np.concatenate([x for x, _ in lines]))
     else:
-        grid = np.linspace(max(x[0] for x, _ in lines), min(x[-1] for x, _ in lines), min(most, 120))
-    low, high = max(x[0] for x, _ in lines), min(x[-1] for x, _ in lines)
+        grid = np.linspace(low, high, min(most, 120))
     grid = grid[(grid >= low) & (grid <= high)]
     if len(grid) > most:
         grid = grid[np.unique(np.linspace(0, len(grid) - 1, most).round().astype(int))]

@@ -74,11 +74,12 @@ def figures(
     return out
 
 
-def save(figure: Figure, kind: str) -> bytes:
+def save(figure: Figure, kind: str, dpi: float | None = None) -> bytes:
     """A figure as the bytes of a file; equal figures give equal bytes."""
     data = io.BytesIO()
     undated: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-    figure.savefig(data, format=kind, metadata=undated.get(kind))
+    settings: dict[str, Any] = {} if dpi is None else {"dpi": dpi}
+    figure.savefig(data, format=kind, metadata=undated.get(kind), **settings)
     return data.getvalue()
 
 
@@ -109,7 +110,7 @@ class _Figures:
             if line.sd is not None:
                 low, high = line.mean - line.sd, line.mean + line.sd
                 pane.fill_between(line.x, low, high, color=style.ink, alpha=0.15, linewidth=0)
-            pane.plot(line.x, line.mean, markevery=max(1, len(line.x) // 8), label=group.label, **_kwargs(style))
+            pane.plot(line.x, line.mean, markevery=max(1, len(line.x) // 8), label=group.label, **drawn(style))
         for name, value in self.references.items():
             pane.axhline(value, color="#666666", linewidth=0.7, linestyle=":")
             pane.annotate(name, (0.01, value), xycoords=("axes fraction", "data"), fontsize=6, va="bottom")
@@ -118,7 +119,7 @@ class _Figures:
             pane.axvline(budget, color="#666666", linewidth=0.7, linestyle=":")
         pane.set_xlabel("slots" if axis == "slot" else "energy spent by the fleet (units)")
         pane.set_xlim(left=0)
-        _thousands(pane)
+        thousands(pane)
 
     def to_target(self) -> Figure:
         figure, pane = self._bars()
@@ -155,7 +156,7 @@ class _Figures:
         pane.set_yticks(range(len(self.groups)), [group.label for group in self.groups])
         pane.set_ylim(len(self.groups) - 0.4, -0.6)
         pane.grid(axis="y", visible=False)
-        _thousands(pane)
+        thousands(pane)
         return figure, pane
 
     def coverage(self) -> Figure:
@@ -177,10 +178,10 @@ class _Figures:
         pane = figure.subplots()
         for values, (group, style) in zip(found, self._each(), strict=True):
             every = max(1, len(values["x"]) // 8)
-            pane.plot(values["x"], values["y"], drawstyle=steps, markevery=every, label=group.label, **_kwargs(style))
+            pane.plot(values["x"], values["y"], drawstyle=steps, markevery=every, label=group.label, **drawn(style))
         pane.set(xlabel=x, ylabel=y)
         pane.set_ylim(bottom=0)
-        _thousands(pane)
+        thousands(pane)
         self._legend(figure, pane, 4)
         return figure
 
@@ -254,16 +255,18 @@ class _Figures:
         figure.colorbar(image, ax=pane, label="stored (units)", pad=0.02, extend="max")
         pane.grid(visible=False)
         pane.set(xlabel="slot", ylabel="client" if len(names) == found.level.shape[1] else "client (binned)")
-        _thousands(pane)
+        thousands(pane)
         pane.set_title(f"{group.label}, trial {group.example.trial}", loc="left")
         return figure
 
 
-def _kwargs(style: Style) -> dict[str, Any]:
+def drawn(style: Style) -> dict[str, Any]:
+    """A style as the arguments of a plotted line."""
     return {"color": style.ink, "linestyle": style.stroke, "marker": style.point, "markersize": 3.8}
 
 
-def _thousands(pane: Axes) -> None:
+def thousands(pane: Axes) -> None:
+    """Commas in the numbers below."""
     from matplotlib.ticker import StrMethodFormatter
 
     pane.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))

@@ -1,11 +1,15 @@
-"""Tables as Markdown and as LaTeX."""
+"""Tables as Markdown, LaTeX and HTML."""
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pipecycle.report.tables import Table
+
+WIDE = 60
+"""Letters in a cell from which on a table is prose: not padded, and aligned to the left."""
 
 
 def markdown(found: Sequence[Table]) -> str:
@@ -14,6 +18,8 @@ def markdown(found: Sequence[Table]) -> str:
         cells = [[cell.replace("|", "\\|") for cell in line] for line in (table.head, *table.cells)]
         widths = [max(len(line[column]) for line in cells) for column in range(len(table.head))]
         rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
+        if max(widths) > WIDE:
+            widths, rule = [0] * len(widths), [":--"] * len(widths)
         lines = [_line(cells[0], widths), f"| {' | '.join(rule)} |", *(_line(line, widths) for line in cells[1:])]
         parts.append(f"**{table.title}**\n\n" + "\n".join(lines) + "\n")
     return "\n".join(parts)
@@ -29,15 +35,39 @@ def latex(found: Sequence[Table]) -> str:
     """Plain tabulars, no package needed."""
     parts = []
     for table in found:
-        lines = [f"% {table.title}", f"\\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}", "\\hline"]
+        widths = [max(len(line[column]) for line in (table.head, *table.cells)) for column in range(len(table.head))]
+        kinds = ["p{4cm}" if width > WIDE else "r" if place else "l" for place, width in enumerate(widths)]
+        lines = [f"% {table.title}", f"\\begin{{tabular}}{{{''.join(kinds)}}}", "\\hline"]
         lines += [_tex(table.head), "\\hline", *(_tex(cells) for cells in table.cells), "\\hline", "\\end{tabular}"]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
 
+def html_table(table: Table, kinds: Mapping[str, str] | None = None) -> str:
+    """`kinds` gives cells with a certain text a class."""
+    known = kinds or {}
+
+    def cell(text: str) -> str:
+        kind = f' class="{known[text]}"' if text in known else ""
+        return f"<td{kind}>{html.escape(text)}</td>"
+
+    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in table.head)
+    body = "".join(
+        f'<tr><th scope="row">{html.escape(cells[0])}</th>' + "".join(cell(text) for text in cells[1:]) + "</tr>"
+        for cells in table.cells
+    )
+    title = html.escape(table.title)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{title}"><table><caption>{title}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
 _SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
+    "δ": r"$\delta$", "·": r"$\cdot$", "≥": r"$\geq$", "≤": r"$\leq$", "τ": r"$\tau$", "π": r"$\pi$",
+    "†": r"$\dagger$", "“": "``", "”": "''",
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from pipecycle.config import SECTIONS
 from pipecycle.errors import InputError
 from pipecycle.report import story
 from pipecycle.report.alternatives import alternatives
+from pipecycle.report.markup import html_table
 from pipecycle.report.payload import Step, payload
 from pipecycle.report.records import Group
 from pipecycle.report.tables import Table, default_target, summary_rows, tables
@@ -46,23 +47,23 @@ def page(
         "outcome": _items(story.outcome(groups, rows)),
         "notes": _notes(story.notes(groups)),
         "switches": _switches(groups),
-        "tables": "".join(_table(table) for table in tables(groups, target)),
+        "tables": "".join(html_table(table) for table in tables(groups, target)),
         "configuration": _configuration(groups),
         "runs": _runs(groups),
         "version": __version__,
         "trained": "" if trained else " hidden",
         "trials": _trials(groups),
-        "css": _asset("page.css"),
-        "js": _asset("page.js"),
+        "css": asset("page.css"),
+        "js": asset("page.js"),
         # A closing tag inside a script would end it early.
         "plotly": get_plotlyjs().replace("</script", "<\\/script"),
         "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
     }
     facts |= {f"alt_{name}": html.escape(text) for name, text in words.items()}
-    return Template(_asset("page.html")).substitute(facts)
+    return Template(asset("page.html")).substitute(facts)
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
     return (files("pipecycle.report") / "assets" / name).read_text()
 
 
@@ -99,33 +100,18 @@ def _switches(groups: Sequence[Group]) -> str:
     )
 
 
-def _table(table: Table) -> str:
-    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in table.head)
-    body = "".join(
-        f'<tr><th scope="row">{html.escape(cells[0])}</th>'
-        + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells[1:])
-        + "</tr>"
-        for cells in table.cells
-    )
-    title = html.escape(table.title)
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{title}"><table><caption>{title}</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-
-
 def _configuration(groups: Sequence[Group]) -> str:
     """What all runs share, then what differs."""
     same = story.common(groups)
     notes = _field_notes()
     shared = tuple((key, _value(value), notes.get(key, "")) for key, value in same.items())
-    parts = [_table(Table("The same for all", ("Field", "Value", "Meaning"), shared))] if shared else []
+    parts = [html_table(Table("The same for all", ("Field", "Value", "Meaning"), shared))] if shared else []
     keys = list(dict.fromkeys(key for group in groups for key in group.facts if key not in same))
     if len(groups) > 1 and keys:
         cells = tuple(
             (key, *(_value(group.facts[key]) if key in group.facts else "" for group in groups)) for key in keys
         )
-        parts.append(_table(Table("What differs", ("Field", *(group.label for group in groups)), cells)))
+        parts.append(html_table(Table("What differs", ("Field", *(group.label for group in groups)), cells)))
     files = "".join(
         f"<h3>{html.escape(group.label)}, trial {group.example.trial}</h3>"
         f'<pre tabindex="0">{html.escape(group.example.config.text())}</pre>'
@@ -161,4 +147,4 @@ def _runs(groups: Sequence[Group]) -> str:
             name = record.path.name or str(record.path)
             cells.append((group.label, str(record.trial), record.state, reached, spent, name))
     head = ("Scheduler", "Trial", "State", "Accuracy (%)", "Spent (units)", "Folder")
-    return _table(Table("Every run", head, tuple(cells)))
+    return html_table(Table("Every run", head, tuple(cells)))

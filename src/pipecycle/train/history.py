@@ -98,6 +98,17 @@ def current_sessions(schedule: Schedule, slot: int) -> Ints:
     return last
 
 
+def saturated(accuracies: Sequence[float], slot: int, horizon: int, rule: EarlyStop) -> bool:
+    """The paper's rule about the regular checkpoints up to `slot`: less than one percentage point between ten in a row.
+
+    Armed late, it waits until 15 % accuracy or a fifth of the horizon, so that the chance level at the start does not
+    count (ALGORITHMS.md 1.8)."""
+    last = accuracies[-10:]
+    if rule == "off" or len(last) < 10 or max(last) - min(last) > 1.0 - 1e-9:  # 65.3 - 64.3 is 0.99999...
+        return False
+    return rule == "literal" or max(accuracies) > 15.0 or slot >= horizon / 5
+
+
 @define(repr=False)
 class History:
     """What a run has shown so far; `frame()` is the same as a pandas DataFrame."""
@@ -133,16 +144,10 @@ class History:
             self.ended = "finished"
 
     def _saturated(self) -> bool:
-        """The paper's rule: less than one percentage point between ten checkpoints in a row.  Armed late, it waits
-        until 15 % accuracy or a fifth of the horizon, so that the chance level at the start does not count."""
         if self.early_stop == "off":
             return False
         regular = [row for row in self.rows if not row.budget]
-        last = [row.accuracy for row in regular[-10:]]
-        if len(last) < 10 or max(last) - min(last) >= 1.0:
-            return False
-        armed = max(row.accuracy for row in regular) > 15.0 or regular[-1].slot >= self.horizon / 5
-        return self.early_stop == "literal" or armed
+        return saturated([row.accuracy for row in regular], regular[-1].slot, self.horizon, self.early_stop)
 
     @property
     def final(self) -> Row:

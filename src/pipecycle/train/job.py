@@ -75,7 +75,8 @@ class Job:
             schedule, means = chain_means(schedule, [point.slot for point in points])
             points = [evolve(point, version=version) for point, version in zip(points, means, strict=True)]
         self.schedule = schedule
-        self.history = History(points, watch.early_stop, schedule.slots)
+        horizon = int(schedule.meta.get("horizon", schedule.slots))  # a budget may have cut the schedule short
+        self.history = History(points, watch.early_stop, horizon)
         self._current = {point.slot: current_sessions(schedule, point.slot) for point in points if point.clients}
         self.observed = np.unique(np.concatenate([[-1], *self._current.values()]))[1:]
         observed_start = bool(self._current) and any((last < 0).any() for last in self._current.values())

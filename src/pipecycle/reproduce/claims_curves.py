@@ -1,0 +1,384 @@
+"""Claims that need whole histories or plans: energy to a target, speed, the clients' own models, chains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from pipecycle.reproduce import paper
+from pipecycle.reproduce.claims_tables import AMPLE, NEAR_CHANCE, best
+from pipecycle.reproduce.paper import BASELINES, BUDGET, DELTAS, DISTRIBUTIONS, GROUPS, HARVESTING
+from pipecycle.reproduce.study import Cell, Study, Value, key_of_config
+from pipecycle.reproduce.tables import TARGETS, label
+from pipecycle.reproduce.verdicts import Check, Finding, above, at_most, judge, untestable
+from pipecycle.theory import System, optimal_groups
+
+SUBSTANTIAL = 0.8
+"""A share of the rival's energy that we call substantially lower."""
+SHARE = " % of the rival's energy"
+NAMES = {"iid": "IID", "non-iid": "non-IID"}
+
+
+def choices(policies: Sequence[str]) -> Iterator[tuple[str, int | None]]:
+    for policy in policies:
+        yield from ((policy, groups) for groups in ((None,) if policy in paper.UNGROUPED else GROUPS))
+
+
+def energy(cell: Cell, target: float) -> Value | None:
+    """Energy to an accuracy, if at least half of the trials reach it.
+
+    Its error is what the error of the accuracy amounts to, or the spread over trials if that is more."""
+    reached, blurred = [], []
+    for run in cell:
+        row = run.reaches(target)
+        if row is None:
+            continue
+        at, before = float(run.energy[row]), float(run.energy[row - 1]) if row else 0.0
+        early, late = run.energy_to(target - run.noise), run.energy_to(target + run.noise)
+        around = [one for one in (early, late) if one is not None]
+        reached.append(at)
+        blurred.append(max(at - before, *(abs(one - at) for one in around)))
+    if not reached or 2 * len(reached) < len(cell):
+        return None
+    sd = float(np.std(reached, ddof=1)) if len(reached) > 1 else None
+    wide = max(float(np.mean(blurred)), sd or 0.0)
+    return Value(float(np.mean(reached)), sd, len(reached), 2 * wide / math.sqrt(len(reached)))
+
+
+Cheapest = tuple[str, Value]
+
+
+def cheapest(
+    found: Study, where: str, policies: Sequence[str], delta: float, target: float
+) -> tuple[bool, Cheapest | None]:
+    """Whether all of some schedulers were run, and which reaches a target with the least energy, each at its best G."""
+    reached: list[Cheapest] = []
+    complete = True
+    for policy, groups in choices(policies):
+        cell = found.cell(where, policy, groups, delta)
+        complete = complete and cell is not None
+        value = None if cell is None else energy(cell, target)
+        if value is not None:
+            reached.append((label(policy, groups).replace(",", ""), value))
+    return complete, min(reached, key=lambda one: one[1].mean, default=None)
+
+
+def _saves(
+    found: Study, where: str, delta: float, target: float, share: float, rivals: Sequence[str] = BASELINES
+) -> tuple[Check | None, float | None] | None:
+    """Whether PipeCycle needs at most `share` of the best rival's energy, and the share it does need; None where
+    nobody gets to the target."""
+    (all_ours, ours), (all_theirs, theirs) = (
+        cheapest(found, where, policies, delta, target) for policies in (("pipecycle",), rivals)
+    )
+    what = f"{NAMES[where]}, δ = {delta:g}, {target:g} %"
+    if not (all_ours and all_theirs):
+        return None, None
+    if ours is None and theirs is None:
+        return None
+    if theirs is None:
+        blur = 100 * share * _nearly(found, where, rivals, delta, target)
+        return Check(what, 100 * share, blur, "only PipeCycle gets there"), None
+    if ours is None:
+        blur = 100 * share * _nearly(found, where, ("pipecycle",), delta, target)
+        return Check(what, -100 * share, blur, f"PipeCycle never, {theirs[0]} {_k(theirs[1])}"), None
+    ratio = ours[1].mean / theirs[1].mean
+    error = ratio * math.hypot(ours[1].error / ours[1].mean, theirs[1].error / theirs[1].mean)
+    return Check(
+        what, 100 * (share - ratio), 100 * error, f"{_k(ours[1])} against {_k(theirs[1])} ({theirs[0]})"
+    ), ratio
+
+
+def _nearly(found: Study, where: str, policies: Sequence[str], delta: float, target: float) -> float:
+    """More than 1 if somebody who does not get to a target misses it by no more than the error, else 0."""
+    top = best(found.value, where, policies, delta)
+    return 1.01 if top is not None and target - top[1].mean <= top[1].error else 0.0
+
+
+def _k(value: Value) -> str:
+    return f"{value.mean / 1000:,.3g} k"
+
+
+def _all_savings(
+    found: Study, deltas: Sequence[float], targets: Sequence[float], share: float, rivals: Sequence[str] = BASELINES
+) -> tuple[list[Check | None], list[float]]:
+    pairs = [
+        _saves(found, where, delta, target, share, rivals)
+        for where in DISTRIBUTIONS
+        for delta in deltas
+        for target in targets
+    ]
+    asked = [pair for pair in pairs if pair is not None]
+    return [check for check, _ in asked], [ratio for _, ratio in asked if ratio is not None]
+
+
+def cheaper_to_target(found: Study) -> Finding:
+    checks, ratios = _all_savings(found, DELTAS, TARGETS, SUBSTANTIAL)
+    out = judge(checks, SHARE) if checks else untestable("nobody reaches any of the targets")
+    if not ratios:
+        return out
+    least = sum(ratio < 1 for ratio in ratios)
+    median = f"median {100 * np.median(ratios):.0f} % of the best rival's"
+    said = f"least energy in {least} of {len(ratios)} cases that both reach; {median}"
+    return Finding(out.verdict, f"{said}. {out.figure}", out.why, out.close)
+
+
+def least_for_any_target(found: Study) -> Finding:
+    checks, _ = _all_savings(found, [0.5], [30.0, 35.0, 40.0, 45.0, *TARGETS, 70.0], 1.0)
+    return judge(checks, SHARE) if checks else untestable("nobody reaches any of the targets")
+
+
+def better_than_harvesting(found: Study) -> Finding:
+    """Against FedSeq, FLDA and FedBacys: more accurate at the budget, and less energy to every target."""
+    checks: list[Check | None] = []
+    for where in DISTRIBUTIONS:
+        for delta in DELTAS:
+            ours, theirs = (best(found.value, where, rivals, delta) for rivals in (("pipecycle",), HARVESTING))
+            what = f"{NAMES[where]}, δ = {delta:g}"
+            known = ours is not None and theirs is not None
+            checks.append(above(what, ours[1], theirs[1], ("", theirs[0])) if known else None)  # type: ignore[index]
+    return judge(checks)
+
+
+def ahead_at_any_budget(found: Study) -> Finding:
+    """At delta = 0.5 the upper envelope of PipeCycle's curves against that of all baselines, at twenty budgets."""
+    checks: list[Check | None] = []
+    for where in DISTRIBUTIONS:
+        ours, theirs = (_envelope(found, where, policies) for policies in (("pipecycle",), BASELINES))
+        if ours is None or theirs is None:
+            checks.append(None)
+            continue
+        for place, spent in enumerate(_budgets(found)):
+            (high, error), (rival, other) = ours[place], theirs[place]
+            what, text = f"{NAMES[where]}, {spent / 1000:,.3g} k", f"{high:.1f} against {rival:.1f}"
+            checks.append(Check(what, high - rival, math.hypot(error, other), text))
+    return judge(checks)
+
+
+def _budgets(found: Study) -> list[float]:
+    whole = float(found.world.get("world.budget") or BUDGET)
+    return [whole * part / 20 for part in range(1, 21)]
+
+
+def _envelope(found: Study, where: str, policies: Sequence[str]) -> list[tuple[float, float]] | None:
+    """Highest mean accuracy and its error at each of the budgets."""
+    rows = []
+    for policy, groups in choices(policies):
+        cell = found.cell(where, policy, groups, 0.5)
+        lines = [] if cell is None else [line for line in (run.line("energy") for run in cell) if len(line[0])]
+        if cell is None or not lines:
+            return None
+        means = np.mean([np.interp(_budgets(found), x, y) for x, y in lines], axis=0)
+        rows.append([(float(mean), cell.accuracy().error) for mean in means])
+    return [max(column) for column in zip(*rows, strict=True)]
+
+
+def gap_widens(found: Study) -> Finding:
+    """The share of the best rival's energy at delta = 0.5, where both get to a target under either distribution."""
+    shares: dict[str, dict[float, tuple[float, float]]] = {where: {} for where in DISTRIBUTIONS}
+    for where in DISTRIBUTIONS:
+        for target in TARGETS:
+            pair = _saves(found, where, 0.5, target, 1.0)
+            if pair == (None, None):
+                return judge([None])
+            if pair is not None and pair[0] is not None and pair[1] is not None:
+                shares[where][target] = (100 * pair[1], pair[0].error)
+    common = sorted(set(shares["iid"]) & set(shares["non-iid"]))
+    if not common:
+        return untestable("no target is reached by PipeCycle and a baseline under both distributions")
+    checks: list[Check | None] = []
+    for target in common:
+        (iid, error), (other, more) = shares["iid"][target], shares["non-iid"][target]
+        text = f"{other:.0f} % non-IID, {iid:.0f} % IID"
+        checks.append(Check(f"{target:g} %", iid - other, math.hypot(error, more), text))
+    return judge(checks, SHARE)
+
+
+def half_the_energy_to_65(found: Study) -> Finding:
+    pair = _saves(found, "non-iid", 0.5, 65.0, 0.6)
+    if pair is not None:
+        return judge([pair[0]], SHARE)
+    top = best(found.value, "non-iid", ("pipecycle",), 0.5)
+    reached = (
+        None if top is None else Check("65 %", top[1].mean - 65, top[1].error, f"at most {top[1].mean:.1f} ({top[0]})")
+    )
+    return judge([reached])
+
+
+def isolated_guess(found: Study) -> Finding:
+    checks = []
+    for key, cell in found.cells.items():
+        if key[0] == "isolated":
+            where = "IID" if key[3] is None else "non-IID"
+            checks.append(at_most(f"{where}, δ = {key[2].split(':')[-1]}", cell.clients, NEAR_CHANCE))
+    return judge(checks or [None])
+
+
+def _clients_lead(found: Study, where: str, deltas: Sequence[float]) -> Finding:
+    """The mean over all clients' own models at the end, G = 2: PipeCycle against every baseline."""
+    checks: list[Check | None] = []
+    for delta in deltas:
+        ours = found.cell(where, "pipecycle", 2, delta)
+        rivals = []
+        for policy in BASELINES:
+            cell = found.cell(where, policy, None if policy in paper.UNGROUPED else 2, delta)
+            rivals.append((paper.NAMES[policy], None if cell is None else cell.clients))
+        known = [(name, value) for name, value in rivals if value is not None]
+        if ours is None or len(known) < len(rivals):
+            checks.append(None)
+            continue
+        name, top = max(known, key=lambda one: one[1].mean)
+        checks.append(above(f"δ = {delta:g}", ours.clients, top, ("", name)))
+    return judge(checks)
+
+
+def clients_highest_iid(found: Study) -> Finding:
+    return _clients_lead(found, "iid", DELTAS)
+
+
+def clients_highest_noniid(found: Study) -> Finding:
+    return _clients_lead(found, "non-iid", AMPLE)
+
+
+def _slots(found: Study, where: str, policy: str, delta: float, target: float) -> float | None:
+    """Slots until the clients' mean reaches a target with G = 2; infinite if at most half of the trials do, None if it
+    was not run."""
+    cell = found.cell(where, policy, None if policy in paper.UNGROUPED else 2, delta)
+    if cell is None or cell.clients is None:
+        return None
+    times = [run.slots_to(target) for run in cell]
+    reached = [one for one in times if one is not None]
+    return float(np.mean(reached)) if 2 * len(reached) > len(times) else math.inf
+
+
+def _sooner(what: str, first: float | None, second: float | None, names: tuple[str, str]) -> Check | None:
+    """`first` comes before `second`; the clients are looked at every 750 slots."""
+    if first is None or second is None:
+        return None
+    words = [
+        f"{name} {'never' if math.isinf(one) else f'{one:,.0f}'}"
+        for name, one in zip(names, (first, second), strict=True)
+    ]
+    if math.isinf(first) and math.isinf(second):
+        return Check(what, 0.0, 750.0, "neither gets there")
+    return Check(what, second - first, 750.0, ", ".join(words))
+
+
+def pipecycle_first(found: Study) -> Finding:
+    return judge((_race(found, delta) for delta in AMPLE), " slots")
+
+
+def fedseq_first_when_scarce(found: Study) -> Finding:
+    check = _race(found, 0.1)
+    return judge([None if check is None else Check(check.what, -check.margin, check.error, check.text)], " slots")
+
+
+def _race(found: Study, delta: float) -> Check | None:
+    times = [_slots(found, "iid", policy, delta, 50.0) for policy in ("pipecycle", "fedseq")]
+    return _sooner(f"δ = {delta:g}", times[0], times[1], ("PipeCycle", "FedSeq"))
+
+
+def others_lag(found: Study) -> Finding:
+    checks = []
+    for delta in DELTAS:
+        pair = [_slots(found, "iid", policy, delta, 50.0) for policy in ("pipecycle", "fedseq")]
+        slower = None if None in pair else max(one for one in pair if one is not None)
+        for policy in (*paper.UNGROUPED, "cycp", "fedbacys"):
+            time = _slots(found, "iid", policy, delta, 50.0)
+            checks.append(_sooner(f"δ = {delta:g}", slower, time, ("both", paper.NAMES[policy])))
+    return judge(checks, " slots")
+
+
+def slower_when_scarce(found: Study) -> Finding:
+    """Later than FedAvg and FLDA at every target that one of them reaches."""
+    checks = []
+    for target in TARGETS:
+        ours = _slots(found, "non-iid", "pipecycle", 0.1, target)
+        for policy in ("fedavg", "flda"):
+            theirs = _slots(found, "non-iid", policy, 0.1, target)
+            if ours != math.inf or theirs != math.inf:
+                checks.append(_sooner(f"{target:g} %", theirs, ours, (paper.NAMES[policy], "PipeCycle")))
+    return judge(checks or [None], " slots")
+
+
+def more_groups_start_faster(found: Study) -> Finding:
+    """Slots until the global model has 40 %, by G."""
+    checks: list[Check | None] = []
+    for where in DISTRIBUTIONS:
+        for delta in DELTAS:
+            times = []
+            for groups in GROUPS:
+                cell = found.cell(where, "pipecycle", groups, delta)
+                reached = [] if cell is None else [run.slots_to(40.0, "accuracy") for run in cell]
+                known = [one for one in reached if one is not None]
+                times.append(None if cell is None else float(np.mean(known)) if known else math.inf)
+            for few, many, slow, fast in zip(GROUPS, GROUPS[1:], times, times[1:], strict=False):
+                check = _sooner(f"{NAMES[where]}, δ = {delta:g}", fast, slow, (f"G = {many}", f"G = {few}"))
+                checks.append(None if check is None else Check(check.what, check.margin, 150.0, check.text))
+    return judge(checks, " slots")
+
+
+def lag_is_bounded(found: Study) -> Finding:
+    """tau - pi(tau) <= G in every plan."""
+    checks: list[Check | None] = []
+    for where in DISTRIBUTIONS:
+        for delta in DELTAS:
+            for groups in GROUPS:
+                cell = found.cell(where, "pipecycle", groups, delta)
+                known = [] if cell is None else [run.plan.get("ancestry_max") for run in cell]
+                most = max((one for one in known if one is not None), default=None)
+                what = f"{NAMES[where]}, δ = {delta:g}, G = {groups}"
+                checks.append(None if most is None else Check(what, groups - float(most), 0.0, f"at most {most:.0f}"))
+    return judge(checks, " aggregations")
+
+
+def _rate(found: Study, groups: int, delta: float) -> float | None:
+    """Aggregations per slot, IID."""
+    cell = found.cell("iid", "pipecycle", groups, delta)
+    events, slots = (None, None) if cell is None else (cell.plan("aggregations"), cell.plan("slots"))
+    return None if events is None or not slots else events / slots
+
+
+def _growth(found: Study, deltas: Sequence[float], margin: Callable[[float, int], float]) -> Finding:
+    checks: list[Check | None] = []
+    for delta in deltas:
+        two = _rate(found, 2, delta)
+        for groups in (5, 10):
+            rate = _rate(found, groups, delta)
+            if not two or rate is None:
+                checks.append(None)
+            else:
+                text = f"{rate / two:.2f} times as many as with G = 2"
+                checks.append(Check(f"δ = {delta:g}, G = {groups}", margin(rate / two, groups), 0.0, text))
+    return judge(checks, "")
+
+
+def events_grow_with_groups(found: Study) -> Finding:
+    """Within a tenth of G / 2 times those of G = 2."""
+    return _growth(found, DELTAS, lambda ratio, groups: 0.1 - abs(ratio / (groups / 2) - 1))
+
+
+def events_stop_growing(found: Study) -> Finding:
+    return _growth(found, [0.1], lambda ratio, groups: 0.25 - (ratio - 1))
+
+
+def relay_is_what_helps(found: Study) -> Finding:
+    """FedBacys, which has no relay, should fail whatever its clients start from; its other reference rules tell."""
+    checks: list[Check | None] = []
+    for config in found.parts.get("FedBacys' references", ()):
+        rule = config.settings.get("reference_refresh")
+        if config.data.alpha is not None and rule == "broadcast":
+            cell = found.cells.get(key_of_config(config))
+            what = f"broadcast, G = {config.settings['groups']}, δ = {config.world.harvest.split(':')[-1]}"
+            checks.append(at_most(what, None if cell is None else cell.accuracy(), NEAR_CHANCE))
+    return judge(checks or [None])
+
+
+def optimum_ignores_delta(found: Study) -> Finding:
+    """The formula, for the paper's horizon and L = 1: nothing that was run bears on it."""
+    roots = {delta: optimal_groups(System(delta=delta), 1.0) for delta in DELTAS}
+    spread = max(roots.values()) - min(roots.values())
+    text = f"G* = {roots[0.5]:.3f} for every δ, with L = 1"
+    return judge([Check("the formula", -spread, 0.0, text)], "")

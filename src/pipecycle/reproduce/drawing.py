@@ -1,0 +1,265 @@
+"""The figures of the paper's evaluation, and two that explain them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from pipecycle.report.curves import mean_curve
+from pipecycle.report.figures import DOUBLE, drawn
+from pipecycle.report.styles import Style, styles
+from pipecycle.reproduce import paper
+from pipecycle.reproduce.paper import DELTAS, DISTRIBUTIONS, GROUPS
+from pipecycle.reproduce.study import Cell, Study, Value
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ORDER = ("pipecycle", "fedavg", "flda", "fedseq", "cycp", "mifa", "pipecycle+", "fedbacys")
+STYLES: dict[str, Style] = dict(zip(ORDER, styles(len(ORDER)), strict=True))
+NAMES = {"iid": "IID", "non-iid": "non-IID"}
+Draw = Callable[[], "Figure"]
+
+
+def figures(found: Study) -> dict[str, tuple[str, Draw]]:
+    """Captions and functions that draw, by the name of the file; only those that something was run for."""
+    out: dict[str, tuple[str, Draw]] = {}
+    for where in DISTRIBUTIONS:
+        if any(key[0] == where and cell in found.cells for key, cell in found.grid.items()):
+            out[f"accuracy_slots_{where.replace('-', '')}"] = (
+                f"Accuracy over slots, {NAMES[where]}, G = 2 for grouped schemes. Above, the mean over all clients' "
+                "current models, as in the paper; below, the global model, averaged over the last five checkpoints "
+                "(pale: as it was). Runs end at the energy budget.",
+                lambda where=where: over_slots(found, where),  # type: ignore[misc]
+            )
+    if any(found.cell(where, policy, _groups(policy), 0.5) for where in DISTRIBUTIONS for policy in ORDER):
+        out["accuracy_energy"] = (
+            "Accuracy of the global model over the energy that the fleet has spent, δ = 0.5. Above, G = 2 for grouped "
+            "schemes; below, every scheme with the G that is best at the budget (in brackets).",
+            lambda: over_energy(found),
+        )
+    if found.filled:
+        out["ours_and_paper"] = (
+            "Our accuracy against the paper's, cell by cell; on the line they agree. Bars are twice the standard error "
+            "of ours, the dotted lines five points.",
+            lambda: beside_paper(found),
+        )
+        out["coverage_lag"] = (
+            "Accuracy at the budget against the fewest clients that a chain has met (left; where several chains live "
+            "side by side) and the mean lag of updates (right). The larger a mark, the larger its G.",
+            lambda: against_plan(found),
+        )
+    return out
+
+
+def _groups(policy: str) -> int | None:
+    return None if policy in paper.UNGROUPED else 2
+
+
+def over_slots(found: Study, where: str) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(DOUBLE, 4.2))
+    panes = figure.subplots(2, len(DELTAS), sharey=True, sharex=True)
+    metrics: tuple[tuple[Literal["clients", "accuracy"], str], ...] = (
+        ("clients", "mean over clients (%)"),
+        ("accuracy", "global model (%)"),
+    )
+    for row, (metric, name) in enumerate(metrics):
+        for pane, delta in zip(panes[row], DELTAS, strict=True):
+            for policy in ORDER[::-1]:
+                cell = found.cell(where, policy, _groups(policy), delta)
+                _line(pane, cell, policy, "slot", metric)
+            _floor(pane)
+            _say_if_empty(pane)
+            if row == 0:
+                pane.set_title(f"δ = {delta:g}")
+        panes[row][0].set_ylabel(name)
+    longest = max((run.horizon for cell in found.cells.values() for run in cell), default=15_000)
+    own = [run.horizon for (one, *_), key in found.grid.items() if one == where for run in found.cells.get(key, ())]
+    panes[0][0].set_xlim(0, max(own, default=longest))
+    for pane in panes[-1]:
+        _in_thousands(pane)
+    figure.supxlabel("thousand slots", fontsize=8)
+    _legend(figure, panes.flat)
+    return figure
+
+
+def over_energy(found: Study) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(DOUBLE, 5.0))
+    panes = figure.subplots(2, 2, sharey=True, sharex=True)
+    for column, where in enumerate(DISTRIBUTIONS):
+        for row in (0, 1):
+            pane, chosen = panes[row][column], []
+            for policy in ORDER[::-1]:
+                groups = _groups(policy) if row == 0 else best_groups(found, where, policy)
+                _line(pane, found.cell(where, policy, groups, 0.5), policy, "energy", "accuracy")
+                if row and groups is not None:
+                    chosen.append(f"{_short(policy)} {groups}")
+            pane.set_title(
+                f"{NAMES[where]}, G = 2" if row == 0 else f"{NAMES[where]}, best G: {', '.join(chosen[::-1])}"
+            )
+            pane.title.set_fontsize(8 if row == 0 else 6)
+            _floor(pane)
+            _say_if_empty(pane)
+    for row in (0, 1):
+        panes[row][0].set_ylabel("global model (%)")
+    panes[0][0].set_xlim(0, float(found.world.get("world.budget") or paper.BUDGET))
+    for pane in panes[-1]:
+        _in_thousands(pane)
+    figure.supxlabel("energy spent by the fleet (thousand units)", fontsize=8)
+    _legend(figure, panes.flat)
+    return figure
+
+
+def best_groups(found: Study, where: str, policy: str, delta: float = 0.5) -> int | None:
+    """The G with the highest accuracy at the budget, among those that were run."""
+    if policy in paper.UNGROUPED:
+        return None
+    known = {groups: found.value(where, policy, groups, delta) for groups in GROUPS}
+    means = {groups: value.mean for groups, value in known.items() if value is not None}
+    return max(means, key=lambda groups: means[groups], default=2)
+
+
+def beside_paper(found: Study) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(DOUBLE, 3.7))
+    panes = figure.subplots(1, 2, sharex=True, sharey=True)
+    for pane, where in zip(panes, DISTRIBUTIONS, strict=True):
+        for policy in ORDER[::-1]:
+            points = []
+            for row in paper.TABLES[where]:
+                for printed, delta in zip(row.values, DELTAS, strict=True):
+                    value = found.value(where, row.policy, row.groups, delta) if row.policy == policy else None
+                    if value is not None:
+                        points.append((printed, value.mean, value.error, row.groups))
+            if points:
+                x, y, error, groups = zip(*points, strict=True)
+                pane.errorbar(x, y, error, fmt="none", ecolor=STYLES[policy].ink, elinewidth=0.5, alpha=0.6, zorder=2)
+                _dots(pane, policy, x, y, groups)
+        pane.plot([0, 100], [0, 100], color="#666666", linewidth=0.7, zorder=1)
+        for shift in (-5, 5):
+            pane.plot([0, 100], [shift, 100 + shift], color="#999999", linewidth=0.6, linestyle=":", zorder=1)
+        pane.set_title(NAMES[where])
+        pane.set_xlabel("the paper's accuracy (%)")
+    panes[0].set_ylabel("our accuracy (%)")
+    top = max([75.0, *(key_value.mean + 3 for key_value in _values(found))])
+    panes[0].set(xlim=(5, 75), ylim=(5, min(top, 100)))
+    _legend(figure, panes)
+    return figure
+
+
+def _values(found: Study) -> Iterable[Value]:
+    return [cell.accuracy() for key in found.grid.values() if (cell := found.cells.get(key)) is not None]
+
+
+def against_plan(found: Study) -> Figure:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(DOUBLE, 5.2))
+    panes = figure.subplots(2, 2, sharey="row", sharex="col")
+    for row, where in enumerate(DISTRIBUTIONS):
+        for column, name in enumerate(("chains.coverage_min", "lag.mean")):
+            pane = panes[row][column]
+            # A scheme with a single model has one chain, which meets everybody.
+            for policy in ("pipecycle+", "pipecycle") if column == 0 else ORDER[::-1]:
+                points = []
+                for (one, who, groups, _), key in found.grid.items():
+                    cell = found.cells.get(key)
+                    if cell is not None and (one, who) == (where, policy) and cell.plan(name) is not None:
+                        points.append((cell.plan(name), cell.accuracy().mean, groups))
+                if points:
+                    x, y, groups_of = zip(*points, strict=True)
+                    _dots(pane, policy, x, y, groups_of)
+            pane.set_title(NAMES[where])
+            _floor(pane)
+        panes[row][0].set_ylabel("accuracy at the budget (%)")
+    panes[1][0].set_xlabel("clients that every chain has met, at least")
+    panes[1][1].set_xlabel("mean lag of updates (versions)")
+    panes[0][0].xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    panes[0][0].set_xlim(left=0)
+    panes[0][1].set_xlim(left=-0.3)
+    _legend(figure, panes.flat)
+    return figure
+
+
+def _line(
+    pane: Axes,
+    cell: Cell | None,
+    policy: str,
+    axis: Literal["slot", "energy"],
+    metric: Literal["accuracy", "clients"],
+) -> None:
+    """The mean over trials, and their spread as a band."""
+    lines = [] if cell is None else [run.line(axis, metric) for run in cell]
+    found = mean_curve([line for line in lines if len(line[0])], axis)
+    if found is None:
+        return
+    style = STYLES[policy]
+    if found.sd is not None:
+        low, high = found.mean - found.sd, found.mean + found.sd
+        pane.fill_between(found.x, low, high, color=style.ink, alpha=0.13, linewidth=0)
+    look = drawn(style) | {"markersize": 3.2, "linewidth": 1.4 if policy == "pipecycle" else 0.9}
+    y = found.mean
+    if (axis, metric) == ("slot", "accuracy"):
+        pane.plot(found.x, y, color=style.ink, linewidth=0.4, alpha=0.25)
+        y = np.array([np.mean(y[max(0, k - 4) : k + 1]) for k in range(len(y))])
+    # Marks of different schemes at different places, so that they do not cover each other.
+    step = max(1, len(y) // 4)
+    first = min(len(y) - 1, ORDER.index(policy) * step // len(ORDER))
+    pane.plot(found.x, y, markevery=(first, step), label=_short(policy), **look)
+
+
+def _dots(pane: Axes, policy: str, x: Sequence[float], y: Sequence[float], groups: Sequence[int | None]) -> None:
+    sizes = [{2: 18, 5: 34, 10: 58}.get(one or 2, 18) for one in groups]
+    style = STYLES[policy]
+    pane.scatter(
+        x, y, s=sizes, marker=style.point, facecolor=style.ink, edgecolor="white", linewidth=0.5, alpha=0.85,
+        label=_short(policy), zorder=3,
+    )  # fmt: skip
+
+
+def _short(policy: str) -> str:
+    return paper.NAMES[policy].replace(" (ours)", "").replace("+SGD", "")
+
+
+def _floor(pane: Axes) -> None:
+    """Where guessing is."""
+    pane.axhline(paper.CHANCE, color="#888888", linewidth=0.7, linestyle=":", zorder=1)
+
+
+def _say_if_empty(pane: Axes) -> None:
+    if not pane.get_legend_handles_labels()[0]:
+        pane.annotate("not run", (0.5, 0.5), xycoords="axes fraction", ha="center", color="#666666", fontsize=7)
+
+
+def _in_thousands(pane: Axes) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    pane.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    pane.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x / 1000:g}"))
+
+
+def _legend(figure: Figure, panes: Iterable[Axes]) -> None:
+    """One legend for all panes, in one order whatever each of them shows."""
+    from matplotlib.lines import Line2D
+
+    known = {label: handle for pane in panes for handle, label in zip(*pane.get_legend_handles_labels(), strict=True)}
+    names = [_short(policy) for policy in ORDER if _short(policy) in known]
+    handles = []
+    for policy in ORDER:
+        if _short(policy) in known:
+            look = drawn(STYLES[policy])
+            if not isinstance(known[_short(policy)], Line2D):
+                look |= {"linestyle": "none", "markersize": 4.5}
+            handles.append(Line2D([], [], **look))
+    figure.legend(
+        handles, names, loc="outside upper center", ncols=min(8, len(names) or 1), columnspacing=1.2, handlelength=2.8
+    )

@@ -1,0 +1,185 @@
+"""What was run, how it differs from the paper's protocol and what came out, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipecycle.report.tables import Table
+from pipecycle.reproduce import paper
+from pipecycle.reproduce.claims import Claim
+from pipecycle.reproduce.study import Study
+from pipecycle.reproduce.tables import label, signed, trials
+from pipecycle.reproduce.verdicts import Finding
+from pipecycle.summary import number
+
+PROTOCOL: Mapping[str, tuple[Any, str]] = {
+    "data.name": ("cifar10", "the data are {}, the paper's CIFAR-10"),
+    "world.clients": (100, "{} clients, the paper has 100"),
+    "world.session": (20, "a session lasts {} slots, the paper's 20"),
+    "world.budget": (paper.BUDGET, "the budget is {} units, the paper's 500,000"),
+    "train.lr": (0.05, "the learning rate is {}, the paper's 0.05"),
+    "train.batch": (15, "batches of {}, the paper's have 15"),
+}
+"""What the paper fixes (L329-L334), and what to say where the runs differ."""
+
+
+def lead(found: Study) -> str:
+    if not found.filled:
+        return "No run of the paper's grid is in these results."
+    runs = sum(len(cell) for cell in found.cells.values())
+    model = found.world.get("train.model", "-")
+    return (
+        f"{number(runs)} runs on {found.world.get('data.name', '-')} with the model {model}: {found.filled} of the "
+        f"{len(found.grid)} cells of the grid, {trials(found)} each.{_effort(found)} Our numbers stand beside the "
+        "paper's, and every quantitative claim of the paper beside what our runs say about it."
+    )
+
+
+def _effort(found: Study) -> str:
+    """What the training took, in all."""
+    steps, seconds = (sum(float(one.get(key) or 0) for one in found.pieces) for key in ("steps", "seconds"))
+    if not seconds:
+        return ""
+    devices = " and ".join(dict.fromkeys(str(one.get("device", "-")) for one in found.pieces))
+    return (
+        f" Trained in {seconds:,.0f} s on {devices}: {steps / 1e6:,.1f} million client-steps, "
+        f"{number(round(steps / seconds))} per second."
+    )
+
+
+def differences(found: Study) -> list[str]:
+    """What a reader must know before comparing."""
+    out = []
+    fewest, most = found.trials
+    if most and fewest < paper.TRIALS:
+        out.append(f"{trials(found)}, the paper has {paper.TRIALS} and gives no spread")
+    for key, (usual, sentence) in PROTOCOL.items():
+        if found.world and found.world.get(key) != usual:
+            out.append(sentence.format(number(found.world.get(key))))
+    slots = str(found.world.get("world.slots", ""))
+    if found.world and slots != "15000 / 30000":
+        out.append(f"the horizon is {slots} slots (IID / non-IID), the paper's 15,000 / 30,000")
+    if found.world:
+        precision = {"bf16": "bfloat16 on a GPU, weights in float32", "tf32": "TF32 on a GPU"}.get(
+            str(found.world.get("train.precision")), "float32"
+        )
+        out.append(
+            f"the model is {found.world.get('train.model')} (the paper does not give the widths of its layers), with "
+            f"products in {precision} (the paper does not say)"
+        )
+    out += [
+        "runs end where the budget is spent, so that curves over slots end there too; the paper's go on to the horizon",
+        "early stopping is not applied; two more tables apply it to the stored histories",
+        "the limit on waiting hub models for non-IID data is 2 (the paper does not give it)",
+        "where the paper is silent (layer widths, formation interval, epoch length) the reading was chosen that fits "
+        "it as a whole, and no number was tuned to a cell; what was varied stands under sensitivity",
+    ]
+    out += _budget(found)
+    diverged = sum(run.diverged for cell in found.cells.values() for run in cell)
+    if diverged:
+        out.append(f"{diverged} run{'s' * (diverged > 1)} diverged and count with the accuracy of guessing one class")
+    if found.left_out:
+        out.append(f"{found.left_out} runs in the file belong to other worlds and were left out")
+    return out
+
+
+def _budget(found: Study) -> list[str]:
+    """Columns of the tables in which nobody can spend the budget."""
+    budget = found.world.get("world.budget")
+    if budget is None:
+        return []
+    said = []
+    for where in paper.DISTRIBUTIONS:
+        never = []
+        for delta in paper.DELTAS:
+            cells = [found.cell(where, policy, groups, delta) for policy, groups in paper.configurations()]
+            spent = [run.energy[-1] for cell in cells if cell is not None for run in cell]
+            if spent and max(spent) < budget:
+                never.append(f"{delta:g}")
+        if never:
+            said.append(f"{'IID' if where == 'iid' else 'non-IID'} δ = {', '.join(never)}")
+    if not said:
+        return []
+    return [
+        f"the budget is out of reach for {' and '.join(said)}: these columns are accuracies at the end of the horizon"
+    ]
+
+
+def outcome(found: Study, examined: Sequence[tuple[Claim, Finding, Finding | None]]) -> list[str]:
+    """The most important figures, computed."""
+    words = [finding.words for _, finding, _ in examined]
+    plural = {
+        "holds": "hold",
+        "holds, but within the error": "hold, but within the error",
+        "does not hold, but within the error": "do not hold, but within the error",
+        "does not hold": "do not hold",
+        "cannot be tested": "cannot be tested",
+    }
+    counts = "; ".join(f"{words.count(one)} {many}" for one, many in plural.items() if one in words)
+    out = [f"Of {len(examined)} claims: {counts}."]
+    own = sum(printed is not None and printed.verdict == "does not hold" for _, _, printed in examined)
+    asked = sum(printed is not None for _, _, printed in examined)
+    out.append(f"{own} of the {asked} claims that can be held against the paper's own tables do not agree with them.")
+    for where, rows in paper.TABLES.items():
+        gaps = []
+        for row in rows:
+            for printed, delta in zip(row.values, paper.DELTAS, strict=True):
+                value = found.value(where, row.policy, row.groups, delta)
+                if value is not None:
+                    gaps.append((value.mean - printed, f"{label(row.policy, row.groups)}, δ = {delta:g}"))
+        if gaps:
+            near = sum(abs(gap) <= 5 for gap, _ in gaps)
+            high, low = max(gaps), min(gaps)
+            name = "Table I (IID)" if where == "iid" else "Table II (non-IID)"
+            middle = float(np.median([gap for gap, _ in gaps]))
+            out.append(
+                f"{name}: {near} of {len(gaps)} cells within 5 points of the paper's, median difference "
+                f"{signed(middle)}; from {signed(low[0])} ({low[1]}) to {signed(high[0])} ({high[1]})."
+            )
+    return out
+
+
+ERRORS = (
+    "± is the standard deviation over trials. The error that verdicts speak of is twice the standard error of a "
+    "mean, from the spread over trials or, if that is more, from what a single trial leaves open: the 1,000 drawn "
+    "test samples (1.5 points at 65 %) and how much the accuracy still moves between the last ten checkpoints. "
+    "Where a claim rests on several comparisons their errors are widened together (Bonferroni). A claim holds if "
+    "every comparison does; it is “within the error” if a comparison that decides could have come out otherwise "
+    "by chance. That the best of several G owes something to chance is not in the error. A dot · stands where "
+    "nothing was run. Thresholds in brackets (“here: ...”) are ours, since the paper has words there."
+)
+
+
+def provenance(found: Study) -> Table:
+    """Which commands and machines trained, and how fast."""
+    body = []
+    for one in found.pieces:
+        seconds = float(one.get("seconds") or 0)
+        rate = float(one.get("steps") or 0) / seconds if seconds else None
+        versions = ", ".join(f"{name} {one[name]}" for name in ("pipecycle", "python", "torch", "numpy") if name in one)
+        body.append(
+            (
+                str(one.get("command", "-")),
+                str(one.get("device", "-")),
+                number(one.get("runs")),
+                number(one.get("steps")),
+                f"{seconds:,.0f}",
+                "-" if one.get("wall_seconds") is None else f"{float(one['wall_seconds']):,.0f}",
+                "-" if rate is None else number(round(rate)),
+                versions,
+            )
+        )
+    if len(body) > 1:
+        steps, seconds = (sum(float(one.get(key) or 0) for one in found.pieces) for key in ("steps", "seconds"))
+        wall = sum(float(one.get("wall_seconds") or 0) for one in found.pieces)
+        runs = sum(int(one.get("runs") or 0) for one in found.pieces)
+        pace = number(round(steps / seconds)) if seconds else "-"
+        body.append(
+            ("all of them", "", number(runs), number(round(steps)), f"{seconds:,.0f}", f"{wall:,.0f}", pace, "")
+        )
+    head = ("Command", "Device", "Runs", "Client-steps", "Training (s)", "Wall (s)", "Client-steps per s", "Versions")
+    empty = (("not recorded", *("-",) * (len(head) - 1)),)
+    return Table("How the results were made", head, tuple(body) or empty)

@@ -1,0 +1,255 @@
+"""The paper's two tables with ours beside them, and the tables that the paper does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipecycle.config import Config
+from pipecycle.report.tables import Table
+from pipecycle.reproduce import paper
+from pipecycle.reproduce.study import Cell, Kind, Study, Value, key_of_config
+from pipecycle.sweep import flat
+from pipecycle.theory import chain_coverage
+
+MISSING = "·"
+"""Stands where nothing was run."""
+TARGETS = (50.0, 55.0, 60.0, 65.0)
+CAPTIONS = {"iid": "IID", "non-iid": "non-IID, Dirichlet(0.1)"}
+NUMERALS = {"iid": "Table I", "non-iid": "Table II"}
+Tables = dict[str, Table]
+"""By the name of their files."""
+
+
+def label(policy: str, groups: int | None) -> str:
+    return paper.NAMES.get(policy, policy) + ("" if groups is None else f", G = {groups}")
+
+
+def signed(points: float) -> str:
+    """A difference with its sign, and no minus before zero."""
+    return f"{round(points, 1) + 0.0:+.1f}"
+
+
+def tables(found: Study) -> Tables:
+    """All tables but that of the claims."""
+    out: Tables = {}
+    for where in paper.DISTRIBUTIONS:
+        short = where.replace("-", "")
+        out[f"accuracy_{short}"] = _against_paper(found, where, "budget", "at the budget")
+        out[f"best_{short}"] = _against_paper(found, where, "best", "best checkpoint within the budget")
+        for kind, how in (("literal", "as printed"), ("late", "armed late")):
+            out[f"stopped_{kind}_{short}"] = _against_paper(found, where, kind, f"with early stopping, {how}")  # type: ignore[arg-type]
+        out[f"energy_to_target_{short}"] = _to_target(found, where)
+        out[f"coverage_{short}"] = _coverage(found, where)
+    out["isolated"] = isolated(found)
+    for name in found.parts:
+        if name != "isolated clients":
+            slug = "".join(letter if letter.isalnum() else "_" for letter in name.lower().replace("'", ""))
+            out[f"sensitivity_{slug}"] = sensitivity(found, name)
+    return out
+
+
+def trials(found: Study) -> str:
+    """How many trials stand behind a number."""
+    fewest, most = found.trials
+    if not most:
+        return "no trial yet"
+    return f"{most} trial{'s' * (most > 1)}" if fewest == most else f"{fewest} to {most} trials"
+
+
+def _spread(found: Study) -> str:
+    return f"mean ± standard deviation over {trials(found)}" if found.trials[1] > 1 else trials(found)
+
+
+def _cells(found: Study, where: str, text: Callable[[Cell], tuple[str, ...]], width: int) -> Iterator[list[str]]:
+    """A row of text per configuration, `width` columns for each charging probability."""
+    for policy, groups in paper.configurations():
+        line = [label(policy, groups)]
+        for delta in paper.DELTAS:
+            cell = found.cell(where, policy, groups, delta)
+            line += (MISSING,) * width if cell is None else text(cell)
+        yield line
+
+
+def _count(found: Study, value: Value) -> str:
+    """Says the trials of a cell that has fewer than the others."""
+    return "" if value.trials == found.trials[1] else f" (n = {value.trials})"
+
+
+def _against_paper(found: Study, where: str, kind: Kind, how: str) -> Table:
+    head = ["Scheduler"]
+    for delta in paper.DELTAS:
+        head += [f"δ = {delta:g}", "paper", "diff."]
+    stops = kind in ("literal", "late")
+    body = []
+    for policy, groups in paper.configurations():
+        line, stopped = [label(policy, groups)], []
+        for delta in paper.DELTAS:
+            cell, printed = found.cell(where, policy, groups, delta), paper.value(where, policy, groups, delta)
+            theirs = "-" if printed is None else f"{printed:.1f}"
+            if cell is None:
+                line += [MISSING, theirs, MISSING]
+                continue
+            value = cell.accuracy(kind)
+            line += [value.text() + _count(found, value) + " †" * any(run.diverged for run in cell), theirs]
+            line.append("-" if printed is None else signed(value.mean - printed))
+            if stops:
+                stopped += [run.stop(kind) for run in cell]  # type: ignore[arg-type]
+        if stops:
+            line.append(f"{sum(row is not None for row in stopped)} of {len(stopped)}")
+        body.append(tuple(line))
+    title = f"{NUMERALS[where]}, {CAPTIONS[where]}: accuracy (%), {how}; {_spread(found)}"
+    title += "; † diverged" if any("†" in cell for line in body for cell in line) else ""
+    return Table(title, (*head, "stopped") if stops else tuple(head), tuple(body))
+
+
+def to_target(cell: Cell, target: float) -> tuple[float | None, int]:
+    """The mean energy of the trials that reach an accuracy within the budget, and how many do."""
+    energies = [one for one in (run.energy_to(target) for run in cell) if one is not None]
+    return (float(np.mean(energies)) if energies else None), len(energies)
+
+
+def _to_target(found: Study, where: str) -> Table:
+    def text(cell: Cell) -> tuple[str, ...]:
+        out = []
+        for target in TARGETS:
+            mean, count = to_target(cell, target)
+            part = f" ({count} of {len(cell)})" if 0 < count < len(cell) else ""
+            out.append("never" if mean is None else f"{mean / 1000:,.{0 if mean >= 10_000 else 1}f}{part}")
+        return tuple(out)
+
+    head = ["Scheduler"]
+    for delta in paper.DELTAS:
+        head += [f"δ = {delta:g}: {TARGETS[0]:g} %", *(f"{target:g} %" for target in TARGETS[1:])]
+    title = f"Energy to reach an accuracy, {CAPTIONS[where]}: thousand units, mean over {trials(found)}"
+    return Table(title, tuple(head), tuple(map(tuple, _cells(found, where, text, len(TARGETS)))))
+
+
+def _coverage(found: Study, where: str) -> Table:
+    def text(cell: Cell) -> tuple[str, ...]:
+        fewest, lag, depth = (cell.plan(name) for name in ("chains.coverage_min", "lag.mean", "chains.depth_max"))
+        return (
+            "-" if fewest is None else f"{fewest:.0f}",
+            "-" if lag is None else f"{lag:.1f}",
+            "-" if depth is None else f"{depth:,.0f}",
+            f"{cell.accuracy().mean:.1f}",
+        )
+
+    clients, session = found.world.get("world.clients"), found.world.get("world.session")
+    body = []
+    for (policy, groups), line in zip(paper.configurations(), _cells(found, where, text, 4), strict=True):
+        rule = None
+        if policy == "pipecycle" and groups is not None and clients and session:
+            rule = chain_coverage(int(clients), groups, int(session)) or int(clients)
+        body.append((line[0], "-" if rule is None else str(rule), *line[1:]))
+    head = ["Scheduler", "coverage, by the rule"]
+    for delta in paper.DELTAS:
+        head += [f"δ = {delta:g}: coverage", "lag", "depth", "accuracy"]
+    what = "fewest clients that a chain has met, mean lag of updates, longest chain, accuracy (%)"
+    title = f"Chains, {CAPTIONS[where]}: {what}"
+    return Table(title, tuple(head), tuple(body))
+
+
+def isolated(found: Study) -> Table:
+    """Clients that never talk to anybody."""
+    body = []
+    for key, cell in found.cells.items():
+        value = cell.clients
+        if key[0] == "isolated" and value is not None:
+            harvest, alpha = key[2], key[3]
+            where = "IID" if alpha is None else f"Dirichlet({alpha:g})"
+            sessions, energy = cell.plan("sessions"), cell.plan("energy.spent")
+            body.append(
+                (
+                    f"{where}, δ = {harvest.split(':')[-1]}",
+                    value.text(),
+                    "about 10",
+                    signed(value.mean - paper.CHANCE),
+                    "-" if sessions is None or not found.world else f"{sessions / found.world['world.clients']:,.0f}",
+                    "-" if energy is None else f"{energy:,.0f}",
+                    str(value.trials),
+                )
+            )
+    head = ("Data", "mean over clients (%)", "paper", "diff.", "sessions per client", "energy (units)", "trials")
+    empty = (("not run", *(MISSING,) * (len(head) - 1)),)
+    return Table("Isolated clients: each trains on its own samples only", head, tuple(sorted(body)) or empty)
+
+
+def sensitivity(found: Study, name: str) -> Table:
+    """A part of the sensitivity study: what was varied in rows, the worlds in columns, the difference to the cell of
+    the paper's grid (same policy, groups, world) in brackets."""
+    configs = found.parts[name]
+    fields = _varied(configs)
+    worlds = sorted({_world(one) for one in configs}, key=lambda one: (one[0], one[1]))
+    rows: dict[tuple[str, ...], dict[Any, str]] = {}
+    for config in configs:
+        line = rows.setdefault(tuple(_word(flat(config).get(key)) for key in fields), {})
+        line[_world(config)] = _compared(found, config)
+    own = {key_of_config(config) for config in configs}
+    for config in configs:  # the cells that they are compared with, where these are not among them
+        key = found.grid.get(_place(config))
+        if key is not None and key not in own:
+            settings = flat(config)
+            words = (_word(settings.get(one)) if one == "policy.groups" else "as in the tables" for one in fields)
+            cell = found.cells.get(key)
+            text = MISSING if cell is None else f"{_counted(cell)} [the cell]"
+            rows.setdefault(tuple(words), {})[_world(config)] = text
+    columns = [f"{CAPTIONS[where].split(',')[0]}, δ = {delta:g}" for where, delta in worlds]
+    head = (*(_short(key) for key in fields), *columns)
+    body = tuple((*words, *(line.get(world, "-") for world in worlds)) for words, line in rows.items())
+    policies = ", ".join(dict.fromkeys(paper.NAMES[config.policy] for config in configs))
+    title = f"Sensitivity, {name} ({policies}): accuracy (%), difference to the cell of the tables in brackets"
+    return Table(title, head, body)
+
+
+def _compared(found: Study, config: Config) -> str:
+    key = key_of_config(config)
+    cell = found.cells.get(key)
+    if cell is None:
+        return MISSING
+    if found.grid.get(_place(config)) == key:
+        return f"{_counted(cell)} [the cell]"
+    reference = found.cell(*_place(config))
+    both = [] if reference is None else sorted(set(cell.runs) & set(reference.runs))
+    if reference is None or not both:
+        return _counted(cell)
+    gap = float(np.mean([cell.runs[one].value() - reference.runs[one].value() for one in both]))
+    return f"{_counted(cell)} [{signed(gap)}]"
+
+
+def _counted(cell: Cell) -> str:
+    value = cell.accuracy()
+    return value.text() + ("" if value.trials == 1 else f" (n = {value.trials})")
+
+
+def _place(config: Config) -> tuple[str, str, int | None, float]:
+    where, delta = _world(config)
+    return where, config.policy, config.settings.get("groups"), delta
+
+
+def _world(config: Config) -> tuple[str, float]:
+    return ("iid" if config.data.alpha is None else "non-iid"), float(config.world.harvest.split(":")[-1])
+
+
+def _varied(configs: Sequence[Config]) -> list[str]:
+    """The settings in which a part's runs differ in one world; `served` also where all differ from the tables."""
+    facts = [flat(config) for config in configs]
+    out = []
+    for key in facts[0]:
+        if key.startswith(("policy.", "train.", "look.")) and key != "look.clients_every":
+            worlds: dict[Any, set[Any]] = {}
+            for config, one in zip(configs, facts, strict=True):
+                worlds.setdefault(_world(config), set()).add(one.get(key))
+            if any(len(values) > 1 for values in worlds.values()) or (key == "look.served" and facts[0][key]):
+                out.append(key)
+    return out
+
+
+def _short(key: str) -> str:
+    return key.split(".", 1)[1].replace("_", " ").replace("groups", "G")
+
+
+def _word(value: Any) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,165 @@
+"""Each claim about histories and plans, made true and made false, and with nothing run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipecycle.reproduce import claims_curves as claims
+from pipecycle.reproduce import grid, paper
+from pipecycle.reproduce.claims import CLAIMS, examine
+from pipecycle.reproduce.study import Cell, Run, Study, key_of_config
+from pipecycle.reproduce.verdicts import Finding
+
+Pace = Callable[[str, str, int | None, float], float | None]
+"""Slots (and thousands of units) that a configuration needs for 60 of its 70 %; None was not run."""
+
+
+def run(pace: float, end: float = 70.0, plan: dict[str, Any] | None = None, trial: int = 0) -> Run:
+    """Rises straight to `end` within 7/6 of `pace` slots; 100 units a slot, the clients' models five points below."""
+    slot = np.arange(50.0, 6001.0, 50.0)
+    accuracy = np.minimum(end, end * slot / (pace * 7 / 6))
+    marks = np.append(np.zeros(len(slot)), 1.0)
+    more = [np.append(column, column[-1]) for column in (slot, 100 * slot, accuracy, accuracy, accuracy - 5)]
+    return Run(trial, 15_000, *more, budget=marks, diverged=False, plan=plan or {})
+
+
+def world(
+    pace: Pace, end: Pace | None = None, plan: Callable[[int | None, float], dict[str, Any]] | None = None
+) -> Study:
+    cells, places = {}, {}
+    for where in paper.DISTRIBUTIONS:
+        for policy, groups in paper.configurations():
+            for delta in paper.DELTAS:
+                place = (where, policy, groups, delta)
+                needed = pace(*place)
+                if needed is not None:
+                    top = 70.0 if end is None else end(*place)
+                    cells[place] = Cell({0: run(needed, top or 70.0, plan(groups, delta) if plan else None)})
+                places[place] = place
+    return Study(cells, places, {}, {"world.budget": 6e5}, 0)  # type: ignore[arg-type]
+
+
+def only(ours: float, others: float, **special: float) -> Pace:
+    return lambda where, policy, groups, delta: special.get(policy, ours if policy == "pipecycle" else others)
+
+
+def by_data(iid: float, skewed: float) -> Pace:
+    return lambda where, policy, groups, delta: 3000 if policy != "pipecycle" else iid if where == "iid" else skewed
+
+
+def by_groups(two: float, five: float, ten: float) -> Pace:
+    return lambda where, policy, groups, delta: {2: two, 5: five, 10: ten}[groups or 2]
+
+
+def ends(ours: float, others: float) -> Pace:
+    return lambda where, policy, groups, delta: ours if policy == "pipecycle" else others
+
+
+def events(power: float) -> Study:
+    plan = lambda groups, delta: {"aggregations": 100.0 * (groups or 1) ** power, "slots": 1000, "ancestry_max": 0}  # noqa: E731
+    return world(only(1000, 2000), plan=plan)
+
+
+def ancestry(more: int) -> Study:
+    return world(only(1000, 2000), plan=lambda groups, delta: {"ancestry_max": (groups or 0) + more})
+
+
+def isolated(accuracy: float) -> Study:
+    cells = {
+        ("isolated", (), "bernoulli:0.5", alpha, None, None): Cell({0: run(100, accuracy + 5)}) for alpha in (None, 0.1)
+    }
+    return Study(cells, {}, {}, {}, 0)
+
+
+def relayless(accuracy: float) -> Study:
+    sweep = grid.read(grid.experiment(grid.SENSITIVITY), "1")
+    parts = {name: [sweep.runs[one] for one in runs] for name, runs in sweep.parts.items()}
+    cells = {key_of_config(one): Cell({0: run(100, accuracy)}) for one in parts["FedBacys' references"]}
+    return Study(cells, {}, parts, {}, 0)
+
+
+CASES: list[tuple[Callable[[Study], Finding], Study, Study]] = [
+    (claims.cheaper_to_target, world(only(1000, 3000)), world(only(2900, 3000))),
+    (claims.least_for_any_target, world(only(1000, 3000)), world(only(3000, 1000))),
+    (claims.ahead_at_any_budget, world(only(1000, 1500), ends(80, 60)), world(only(1500, 1000), ends(60, 80))),
+    (claims.gap_widens, world(by_data(2000, 1000)), world(by_data(1000, 2000))),
+    (claims.half_the_energy_to_65, world(only(1000, 3000)), world(only(2500, 3000))),
+    (claims.better_than_harvesting, world(only(1000, 1000), ends(80, 60)), world(only(1000, 1000), ends(60, 80))),
+    (claims.isolated_guess, isolated(10.0), isolated(36.0)),
+    (claims.clients_highest_iid, world(only(1000, 1000), ends(80, 60)), world(only(1000, 1000), ends(60, 80))),
+    (claims.clients_highest_noniid, world(only(1000, 1000), ends(80, 60)), world(only(1000, 1000), ends(60, 80))),
+    (claims.pipecycle_first, world(only(1000, 3500)), world(only(3500, 1000))),
+    (claims.fedseq_first_when_scarce, world(only(3500, 1000)), world(only(1000, 3500))),
+    (claims.others_lag, world(only(3000, 5500, fedseq=3000)), world(only(3000, 5500, fedseq=3000, mifa=200))),
+    (claims.slower_when_scarce, world(only(3000, 500)), world(only(500, 4000))),
+    (claims.more_groups_start_faster, world(by_groups(3000, 2000, 1000)), world(by_groups(1000, 2000, 3000))),
+    (claims.lag_is_bounded, ancestry(0), ancestry(1)),
+    (claims.events_grow_with_groups, events(1.0), events(0.5)),
+    (claims.events_stop_growing, events(0.0), events(0.5)),
+    (claims.relay_is_what_helps, relayless(11.0), relayless(40.0)),
+]
+
+
+@pytest.mark.parametrize(("claim", "good", "bad"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_both_ways_and_with_nothing(claim, good: Study, bad: Study) -> None:
+    assert claim(good).words == "holds"
+    assert claim(bad).words == "does not hold"
+    assert claim(Study({}, {}, {}, {}, 0)).verdict == "cannot be tested"
+
+
+def test_every_claim_about_histories_is_tested_here() -> None:
+    used = {claim.history for claim in CLAIMS if claim.history is not None}
+    assert used == {case[0] for case in CASES} | {claims.optimum_ignores_delta}
+    assert claims.optimum_ignores_delta(Study({}, {}, {}, {}, 0)).words == "holds"
+
+
+def test_a_missing_cell_leaves_a_claim_open() -> None:
+    slow = only(4000, 1000)
+    found = world(lambda *place: None if (place[1], place[3]) == ("mifa", 1.0) else slow(*place))
+    assert claims.cheaper_to_target(found).verdict == "does not hold"  # others have failed already
+    fine = world(lambda where, policy, *rest: 1000 if policy == "pipecycle" else None if policy == "mifa" else 3000)
+    assert claims.cheaper_to_target(fine).verdict == "cannot be tested"
+
+
+def test_nobody_gets_there() -> None:
+    low = world(only(1000, 1000), ends(20, 20))
+    assert claims.cheaper_to_target(low).verdict == "cannot be tested"
+    found = claims.half_the_energy_to_65(low)
+    assert (found.words, found.figure) == ("does not hold", "65 %: at most 20.0 (PipeCycle G = 2)")
+
+
+def test_missing_a_target_by_a_hair_is_within_the_error() -> None:
+    for ours, others, verdict in ((64.5, 68.0, "does not hold"), (68.0, 64.5, "holds")):
+        found = world(only(1000, 3000), ends(ours, others))
+        assert claims.half_the_energy_to_65(found).words == f"{verdict}, but within the error"
+    assert claims.half_the_energy_to_65(world(only(1000, 3000), ends(55, 68))).words == "does not hold"
+    assert claims.half_the_energy_to_65(world(only(1000, 3000), ends(68, 55))).words == "holds"
+
+
+def test_a_plan_that_says_nothing_is_not_taken_for_zero() -> None:
+    assert claims.lag_is_bounded(world(only(1000, 2000))).verdict == "cannot be tested"
+
+
+def test_energy_of_a_target_and_its_error() -> None:
+    first, second = run(1000), run(2000, trial=1)
+    alone = claims.energy(Cell({0: first}), 59.9)
+    both = claims.energy(Cell({0: first, 1: second}), 59.9)
+    assert alone is not None
+    assert both is not None
+    assert (alone.mean, both.mean) == (100_000, 150_000)
+    assert both.error == pytest.approx(2 * math.sqrt(2) * 50_000 / math.sqrt(2))  # the spread over two trials
+    assert alone.error >= 2 * 5000  # a checkpoint is 5,000 units
+    assert claims.energy(Cell({0: first}), 71.0) is None
+    half = Cell({0: first, 1: run(1000, 50.0, trial=1), 2: run(1000, 50.0, trial=2)})
+    assert claims.energy(half, 60.0) is None  # one of three is not enough
+
+
+def test_all_claims_survive_a_part_of_the_grid() -> None:
+    part = world(lambda where, policy, groups, delta: 1000 if delta == 0.5 and groups in (None, 2) else None)
+    for found in (part, Study({}, {}, {}, {}, 0)):
+        assert len(examine(found)) == len(CLAIMS)

@@ -1,0 +1,117 @@
+"""Each claim about the tables, made true and made false, and with nothing run; then what the paper's own say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pipecycle.reproduce import claims_tables as claims
+from pipecycle.reproduce.claims import CLAIMS
+from pipecycle.reproduce.claims_tables import Source, printed
+from pipecycle.reproduce.paper import CYCLIC
+from pipecycle.reproduce.study import Value
+from pipecycle.reproduce.verdicts import Finding
+
+Change = Callable[[str, str, int | None, float], float | None]
+
+
+def changed(change: Change) -> Source:
+    """The paper's tables with some cells changed, to a tenth of a point."""
+
+    def source(where: str, policy: str, groups: int | None, delta: float) -> Value | None:
+        value, new = printed(where, policy, groups, delta), change(where, policy, groups, delta)
+        return None if value is None else Value(value.mean if new is None else new, None, 3, 0.05)
+
+    return source
+
+
+def pipecycle(two: float, five: float, ten: float, where: str | None = None, only: float | None = None) -> Change:
+    def change(at: str, policy: str, groups: int | None, delta: float) -> float | None:
+        if policy != "pipecycle" or where not in (None, at) or only not in (None, delta):
+            return None
+        return {2: two, 5: five, 10: ten}[groups or 2]
+
+    return change
+
+
+def cyclic(two: float, five: float, ten: float) -> Change:
+    return lambda at, policy, groups, delta: {2: two, 5: five, 10: ten}[groups or 2] if policy in CYCLIC else None
+
+
+def by_delta(values: dict[float, tuple[float, float, float]]) -> Change:
+    def change(at: str, policy: str, groups: int | None, delta: float) -> float | None:
+        return values[delta][{2: 0, 5: 1, 10: 2}[groups or 2]] if policy == "pipecycle" else None
+
+    return change
+
+
+NARROWS = by_delta({0.1: (60, 50, 40), 0.3: (60, 55, 50), 0.5: (60, 56, 52), 1.0: (60, 59, 58)})
+WIDENS = by_delta({0.1: (60, 59, 58), 0.3: (60, 55, 50), 0.5: (60, 56, 52), 1.0: (60, 50, 40)})
+DEPENDS = by_delta({0.1: (60, 50, 40), 0.3: (60, 55, 50), 0.5: (50, 56, 62), 1.0: (50, 59, 68)})
+FLAT = by_delta(dict.fromkeys((0.1, 0.3, 0.5, 1.0), (60.0, 50.0, 40.0)))
+DELTA_FALLS: Change = lambda at, policy, groups, delta: 60 - 20 * delta if policy in CYCLIC else None  # noqa: E731
+DELTA_RISES: Change = lambda at, policy, groups, delta: 40 + 20 * delta if policy in CYCLIC else None  # noqa: E731
+
+CASES: list[tuple[Callable[[Source], Finding], Change, Change]] = [
+    (claims.highest_iid, pipecycle(80, 50, 50), pipecycle(60, 50, 50)),
+    (claims.never_drops, pipecycle(60, 61, 62), pipecycle(60, 61, 59)),
+    (claims.others_drop, cyclic(60, 61, 30), cyclic(30, 40, 50)),
+    (claims.grouped_break, cyclic(60, 45, 12), cyclic(60, 55, 12)),
+    (claims.functional_to_five, pipecycle(60, 51, 10), pipecycle(60, 49, 60)),
+    (claims.degrades_at_ten, pipecycle(60, 50, 40), pipecycle(60, 50, 51)),
+    (claims.two_is_best_when_scarce, pipecycle(60, 59, 58), pipecycle(60, 59, 61)),
+    (claims.gap_narrows, NARROWS, WIDENS),
+    (claims.small_wins_when_scarce, pipecycle(60, 59, 58), pipecycle(60, 59, 61)),
+    (claims.large_settles_lower, pipecycle(60, 59, 58), pipecycle(60, 61, 58)),
+    (claims.larger_is_better_iid, pipecycle(60, 61, 61), pipecycle(60, 61, 59)),
+    (claims.two_beats_all_iid, pipecycle(68, 50, 50), pipecycle(67, 80, 80)),
+    (claims.highest_noniid, pipecycle(64, 50, 50), pipecycle(63, 80, 80)),
+    (claims.sixty_at_two, pipecycle(61, 10, 10), pipecycle(59, 80, 80)),
+    (claims.degrade_or_collapse, DELTA_FALLS, DELTA_RISES),
+    (claims.cyclic_collapse, cyclic(11, 12, 13), cyclic(16, 10, 10)),
+    (claims.collapse_at_ten, cyclic(60, 60, 13), cyclic(10, 10, 16)),
+    (claims.fedbacys_fails, cyclic(10, 10, 10), cyclic(16, 10, 10)),
+    (claims.keeps_45, pipecycle(46, 46, 46), pipecycle(60, 60, 44)),
+    (claims.comparable_to_fedseq, pipecycle(64, 10, 10), pipecycle(63, 80, 80)),
+    (claims.best_groups_depend, DEPENDS, FLAT),
+    (claims.reaches_65, pipecycle(66, 10, 10), pipecycle(64, 60, 60)),
+]
+
+
+@pytest.mark.parametrize(("claim", "good", "bad"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_both_ways_and_with_nothing(claim, good: Change, bad: Change) -> None:
+    assert claim(changed(good)).words == "holds"
+    assert claim(changed(bad)).words == "does not hold"
+    assert claim(lambda *_: None).verdict == "cannot be tested"
+
+
+@pytest.mark.parametrize(("claim", "good", "bad"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_a_large_error_is_admitted(claim, good: Change, bad: Change) -> None:
+    def blurred(source: Source) -> Source:
+        def blur(*where) -> Value | None:
+            value = source(*where)
+            return None if value is None else Value(value.mean, None, 1, 90.0)
+
+        return blur
+
+    assert claim(blurred(changed(good))).close
+    assert claim(blurred(changed(bad))).close
+
+
+def test_every_claim_about_the_tables_is_tested_here() -> None:
+    used = {claim.table for claim in CLAIMS if claim.table is not None and not claim.print_only}
+    assert used == {case[0] for case in CASES}
+
+
+def test_where_the_paper_contradicts_its_own_tables() -> None:
+    """ALGORITHMS.md 10.21 and 10.22."""
+    verdicts = {claim.table.__name__: claim.own() for claim in CLAIMS if claim.table is not None}
+    wrong = {name for name, found in verdicts.items() if found is not None and found.verdict == "does not hold"}
+    assert {
+        "two_is_best_when_scarce", "never_drops", "reaches_65", "bold_is_best", "gap_narrows", "cyclic_collapse",
+        "small_wins_when_scarce", "large_settles_lower", "larger_is_better_iid", "grouped_break",
+    } == wrong  # fmt: skip
+    found = verdicts["two_is_best_when_scarce"]
+    assert found is not None
+    assert "65.0 (G = 2) against 65.3 (G = 10)" in found.figure
