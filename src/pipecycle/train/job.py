@@ -111,7 +111,8 @@ class Job:
 
     @property
     def over(self) -> bool:
-        return self.history.ended is not None
+        """Whether nothing is left to do: a probe may want sessions that no checkpoint depends on."""
+        return self.history.ended is not None and (self.probe is None or not self.graph.remaining)
 
     @property
     def progress(self) -> float:
@@ -220,7 +221,7 @@ class Job:
 
     def report(self) -> None:
         """Record the checkpoints whose figures are there, in order; stop where a rule says so."""
-        while not self.over and self._next is not None and self._next.version in self.scores:
+        while self.history.ended is None and self._next is not None and self._next.version in self.scores:
             point, clients = self._next, None
             if point.clients:
                 last = self._current[point.slot]
@@ -229,7 +230,7 @@ class Job:
                 clients = self._clients_accuracy(last)
             self.history.record(point, self.scores[point.version], clients)
             self._next = next(self._points, None)
-            if self.over:
+            if self.history.ended is not None:
                 self.model = self.snapshots[point.version].clone()
                 self.snapshots.clear()
             elif self._next is not None and self._next.version != point.version:
