@@ -64,14 +64,21 @@ def lemma_1(system: System, constants: Constants, gradient2: float) -> float:
     return gamma_squared(system, constants) + 2 * system.B**2 * system.gamma**2 * gradient2
 
 
-def lemma_2(system: System, constants: Constants, gradient2: float, reading: Reading = "as_printed") -> float:
-    """Bound on the perturbation ||z_tau - x_tau||^2: up to d (G - 1) updates of other chains.
+def lemma_2(
+    system: System,
+    constants: Constants,
+    gradient2: float,
+    reading: Reading = "as_printed",
+    others: int | None = None,
+) -> float:
+    """Bound on the perturbation ||z_tau - x_tau||^2: up to d (G - 1) updates of other chains, or as many as there
+    really are.  `gradient2` bounds the squared gradient norms at their references.
 
-    `as_printed` keeps one copy of Gamma^2 where the sum has d (G - 1) of them."""
-    others = system.d_max * (system.G - 1)
+    `as_printed` keeps one copy of Gamma^2 where the sum has one for each."""
+    count = system.d_max * (system.G - 1) if others is None else others
     pull = 2 * system.B**2 * system.gamma**2 * gradient2
-    copies = 1 if reading == "as_printed" else others
-    return others * (copies * gamma_squared(system, constants) + others * pull)
+    copies = 1 if reading == "as_printed" else count
+    return count * (copies * gamma_squared(system, constants) + count * pull)
 
 
 def theorem(

@@ -38,6 +38,8 @@ class System:
     slots: int = 15_000
     clients: int = 100
     delta: float = 0.5
+    group_size: int | None = None
+    """Members per group, at most; floor(N / 2.5 G) if not given."""
 
     def __attrs_post_init__(self) -> None:
         for name, least in (("B", 1), ("G", 1), ("slots", 1), ("clients", 1)):
@@ -56,7 +58,7 @@ class System:
     @property
     def n_G(self) -> int:
         """Members per group, at most."""
-        return group_cap(self.clients, self.G)
+        return self.group_size or group_cap(self.clients, self.G)
 
     @property
     def interval(self) -> int:
