@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pipecycle import __version__
-from pipecycle.commands import comparing, planning, running, sweeping
+from pipecycle.commands import comparing, planning, running, sweeping, theorising
 from pipecycle.commands.shared import STOPPED
 from pipecycle.data.commands import app as data_app
 from pipecycle.errors import InputError
@@ -31,6 +31,7 @@ for command in (
     report,
     figures,
     tables,
+    theorising.theory,
     planning.show,
     planning.diff,
     planning.policies,

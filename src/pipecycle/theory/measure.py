@@ -13,7 +13,6 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from pipecycle.energy import units
 from pipecycle.errors import InputError
 from pipecycle.lineage import Recipe
 from pipecycle.report.records import Record
@@ -32,6 +31,7 @@ from pipecycle.theory.estimate import (
     memberships,
     squared_weights,
 )
+from pipecycle.theory.plans import system_of
 from pipecycle.theory.system import System
 from pipecycle.train.analysis import evaluate, version_recipe
 from pipecycle.train.engine import Engine, pick_device
@@ -95,6 +95,11 @@ class Measured:
     """The largest of the test losses that were recorded and the training losses that were measured."""
 
     @property
+    def blew_up(self) -> bool:
+        """Whether the loss ever rose clearly above that of the initial model."""
+        return not self.peak_loss <= 1.05 * self.start_loss
+
+    @property
     def stable_curvature(self) -> float:
         """What this staleness puts up with."""
         return rates.stable_curvature(self.staleness, self.system.B, self.system.gamma)
@@ -122,21 +127,6 @@ class Measured:
         found["theorem"] = {"value": bound.value, "vacuous": bound.vacuous, "measured": self.gradient2}
         found["stability"] = {"limit": limit, "start": self.curvatures[0], "largest": max(self.curvatures)}
         return found
-
-
-def system_of(schedule: Schedule, session: int, lr: float) -> System:
-    """The pipeline of a planned run; the charging probability is what its clients really harvested per slot."""
-    settings = schedule.meta["settings"]
-    gained = units(int(schedule.energy.harvested[-1])) / (schedule.clients * schedule.slots)
-    return System(
-        B=session,
-        G=int(settings.get("groups") or 1),
-        gamma=lr,
-        slots=schedule.slots,
-        clients=schedule.clients,
-        delta=float(min(1.0, gained)),
-        group_size=settings.get("group_size"),
-    )
 
 
 def measure(
@@ -186,7 +176,7 @@ def measure(
             views.append((_whole(objective, reference), _whole(objective, x + perturbation), perturbation, update))
             step(2)
     found = estimates(looks, squared_weights(schedule))
-    system = system_of(schedule, record.config.world.session, train.lr)
+    system = system_of(schedule, record.config)
     plain = learnt.recipe.sgd.plain and train.lr_decay == 1.0
     applies = plain and schedule.policy == "pipecycle" and schedule.meta["settings"].get("relay_mix", 1.0) == 1.0
     metrics = record.metrics
