@@ -89,8 +89,9 @@ def test_all_constants(quadratic: Quadratic, points: list[torch.Tensor]) -> None
     found = estimate.estimates(looks, np.array([1 / 2, 1 / 3, 1.0]))
 
     each = torch.stack([quadratic.pull(mine) for mine in quadratic.holds])
-    means = [each[row > 0].mean(0) for row in torch.from_numpy(GROUPS)]
-    alpha = max(float((each[row > 0] - mean).norm(dim=1).max()) for row, mean in zip(torch.from_numpy(GROUPS), means))
+    rows = torch.from_numpy(GROUPS)
+    means = [each[row > 0].mean(0) for row in rows]
+    alpha = max(float((each[row > 0] - mean).norm(dim=1).max()) for row, mean in zip(rows, means, strict=True))
     beta = max(float((mean - each.mean(0)).norm()) for mean in means)
     sigma2 = []
     for client in (0, 4):
@@ -114,7 +115,7 @@ def test_all_constants(quadratic: Quadratic, points: list[torch.Tensor]) -> None
     truth = losses[0] - np.mean([float(quadratic.loss(centre, mine)) for mine in quadratic.holds])
     gap = found["f0_gap"]
     assert gap.mean - gap.error <= truth <= gap.mean + gap.error
-    for one, x in zip(looks, points):
+    for one, x in zip(looks, points, strict=True):
         assert one.gradient2 == pytest.approx(float((quadratic.H @ x + each.mean(0)).square().sum()))
         assert one.curvature == pytest.approx(7.0, rel=1e-3)
 

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
-from pipecycle.commands.shared import Clients, Delta, HarvestSpec, Json, SessionLength, Slots, Trial, configured, progress
+from pipecycle.commands.shared import (
+    Clients,
+    Delta,
+    HarvestSpec,
+    Json,
+    SessionLength,
+    Slots,
+    Trial,
+    configured,
+    progress,
+)
 from pipecycle.config import Config
 from pipecycle.errors import InputError
 from pipecycle.files import write
-from pipecycle.registry import parameters, policy_class
 from pipecycle.theory.plans import Planned, plan_at
 from pipecycle.theory.study import Family, Study, families, finite, largest
 from pipecycle.theory.system import Constants
@@ -63,11 +74,7 @@ def theory(
         "world.trial": trial,
         "train.lr": lr,
     }
-    known = {"L": smoothness, "sigma2": sigma2, "alpha": alpha, "beta": beta, "omega2": omega2, "f0_gap": gap}
-    known = {key: value for key, value in known.items() if value is not None}
-    for name, value in known.items():
-        if not (0 < value if name == "L" else 0 <= value) or value == float("inf"):
-            raise InputError(f"{name} = {value}: needs a {'positive number' if name == 'L' else 'number of at least 0'}")
+    known = _constants(L=smoothness, sigma2=sigma2, alpha=alpha, beta=beta, omega2=omega2, f0_gap=gap)
     wanted = None if groups is None else _numbers(groups)
     with progress() as bar:
         if measure:
@@ -110,29 +117,34 @@ def _measured(family: Family, wanted: list[int] | None, models: int, device: str
     found = []
     for run in family.runs:
         task = bar.add_task(run.label, total=1.0)
-        found.append(
-            measure(
-                run.record,
-                run.label,
-                models=models,
-                device=device,
-                progress=lambda what, share, task=task: bar.update(task, description=what, completed=share),
-            )
-        )
+        shown = partial(_advance, bar, task)
+        found.append(measure(run.record, run.label, models=models, device=device, progress=shown))
         bar.remove_task(task)
     chosen = wanted or sorted({*family.groups, *USUAL})
-    plans = _plans(family.config, chosen, bar) if "groups" in parameters(policy_class(family.config.policy)) else ()
+    plans = _plans(family.config, chosen, bar) if family.grouped else ()
     return Study(family.config, largest(found), False, plans, tuple(found))
+
+
+def _advance(bar: Progress, task: TaskID, what: str, share: float) -> None:
+    bar.update(task, description=what, completed=share)
+
+
+def _constants(**given: float | None) -> dict[str, float]:
+    known = {name: value for name, value in given.items() if value is not None}
+    for name, value in known.items():
+        positive = name in ("L", "f0_gap")
+        if not 0 <= value < inf or (positive and value == 0):
+            needed = "a positive number" if positive else "a number of at least 0"
+            raise InputError(f"{'gap' if name == 'f0_gap' else name} = {value}: needs {needed}")
+    return known
 
 
 def _refuse(policy: str | None, given: dict[str, object]) -> None:
     """A run brings its own settings and constants."""
-    options = {"world.": "", "train.": "", "f0_gap": "gap"}
     for key, value in {"policy": policy, **given}.items():
         if value is not None:
-            for long, short in options.items():
-                key = key.replace(long, short)
-            raise InputError(f"--measure and --{key}: a run has its own, give one of them")
+            option = "gap" if key == "f0_gap" else key.rpartition(".")[2]
+            raise InputError(f"--measure and --{option}: a run has its own, give one of them")
 
 
 def _numbers(text: str) -> list[int]:

@@ -34,8 +34,9 @@ Step = Callable[[], None]
 class Objective(Protocol):
     """f_1 .. f_N: a differentiable mean loss over samples, and who holds which."""
 
-    holds: Sequence[Tensor]
-    """The samples of every client."""
+    @property
+    def holds(self) -> Sequence[Tensor]:
+        """The samples of every client."""
 
     def loss(self, x: Tensor, samples: Tensor) -> Tensor: ...
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pipecycle.report.figures import DOUBLE
 from pipecycle.report.styles import Style, styles
 from pipecycle.theory import bounds, rates
-from pipecycle.theory.study import Study
+from pipecycle.theory.study import KINDS, Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,11 +28,11 @@ def draw(studies: Sequence[Study]) -> Figure:
     rows: list[tuple[Study, tuple[Pane, ...]]] = []
     for study in studies:
         if study.plans:
-            first: tuple[Pane, ...] = (_gradient, _events, _coverage) if study.about else (_events, _rounds, _coverage)
-            rows.append((study, first))
+            first: Pane = _gradient if study.about else _rounds
+            rows.append((study, (first, _events, _coverage)))
         if study.measured:
-            last: tuple[Pane, ...] = (_perturbation, _curvature, _accuracy) if study.about else (_curvature, _loss, _accuracy)
-            rows.append((study, last))
+            middle = _perturbation if study.about else _loss
+            rows.append((study, (_curvature, middle, _accuracy)))
     figure = Figure(figsize=(DOUBLE, 2.9 * len(rows)))
     panes = figure.subplots(len(rows), 3, squeeze=False)
     for line, (study, kinds) in zip(panes, rows, strict=True):
@@ -41,7 +41,7 @@ def draw(studies: Sequence[Study]) -> Figure:
             _axis(pane, study)
         if len(studies) > 1:
             line[0].annotate(
-                study.config.policy, (0, 1.0), (0, 18), xycoords="axes fraction", textcoords="offset points", weight="bold"
+                study.config.policy, (0, 1), (0, 18), "axes fraction", "offset points", weight="bold", fontsize=9
             )
     return figure
 
@@ -55,6 +55,7 @@ def _axis(pane: Axes, study: Study) -> None:
         ticks = [tick for tick in ticks if tick in (1, 2, 3, 5, 10, 20, 40, 100)] or ticks[:: len(ticks) // 6]
     pane.set_xticks(ticks, [str(tick) for tick in ticks])
     pane.minorticks_off()
+    pane.set_xlim(ticks[0] / 1.15, ticks[-1] * 1.15)
     pane.set_xlabel("G")
     if pane.get_yscale() == "log":
         low, high = pane.get_ylim()
@@ -88,8 +89,8 @@ def _gradient(pane: Axes, study: Study) -> None:
 
 def _events(pane: Axes, study: Study) -> None:
     x = [plan.groups for plan in study.plans]
-    for kind, stroke in (("printed", ":"), ("corrected", "--")):
-        y = [rates.expected_events(plan.system, kind) for plan in study.plans]  # type: ignore[arg-type]
+    for kind, stroke in zip(KINDS, (":", "--"), strict=True):
+        y = [rates.expected_events(plan.system, kind) for plan in study.plans]
         pane.plot(x, y, stroke, color=PAPER, label=f"$S_{{tot}}\\,r$, {kind}")
     pane.plot(x, [plan.aggregations for plan in study.plans], "o-", color=PLANNED, ms=4, mfc="white", label="planned")
     points = [(one.system.G, one.events["measured"]) for one in study.measured]
@@ -106,7 +107,8 @@ def _coverage(pane: Axes, study: Study) -> None:
     rule = [(plan.groups, 100 * plan.rule / plan.system.clients) for plan in study.plans if plan.rule is not None]
     if rule:
         pane.plot(*zip(*rule, strict=True), "s", color="black", ms=7, mfc="none", mew=0.8, label="the same by the rule")
-    pane.plot(x, [100 * plan.share for plan in study.plans], "^--", color=TRIVIAL, ms=4, label="sessions in served model")
+    served = [100 * plan.share for plan in study.plans]
+    pane.plot(x, served, "^--", color=TRIVIAL, ms=4, label="sessions in the served model")
     pane.set_ylim(0, 108)
     pane.set_title("planned, %", loc="left")
 
@@ -122,10 +124,10 @@ def _perturbation(pane: Axes, study: Study) -> None:
     subject = sorted((one for one in study.measured if one.applies), key=lambda one: one.system.G)
     last = [one.points[-1] for one in subject]
     x = [one.system.G for one in subject]
-    for key, stroke in (("as_printed", ":"), ("consistent", "--"), ("counted", "-.")):
-        y = [point.lemma_2[key] if point.lemma_2 else 0.0 for point in last]
-        pane.plot(x, y, stroke, marker="_", ms=7, color=PAPER, label=f"Lemma 2, {key.replace('_', ' ')}")
-    pane.plot(x, [point.perturbation2 for point in last], "o", color=MEASURED, ms=4, label="measured at the end")
+    for key, stroke, point in (("as_printed", ":", "v"), ("consistent", "--", "^"), ("counted", "-", "+")):
+        y = [one.lemma_2[key] if one.lemma_2 else 0.0 for one in last]
+        pane.plot(x, y, stroke, marker=point, ms=4, lw=0.8, color=PAPER, label=f"Lemma 2, {key.replace('_', ' ')}")
+    pane.plot(x, [one.perturbation2 for one in last], "o", color=MEASURED, ms=4, label="measured at the end")
     pane.set_yscale("symlog", linthresh=1.0)
     pane.set_ylim(bottom=0)
     pane.set_title(r"perturbation $\|z - x\|^2$", loc="left")
@@ -140,7 +142,7 @@ def _curvature(pane: Axes, study: Study) -> None:
         pane.plot(x, limit, "s--", color=PAPER, ms=3, label="stable below")
     for place, one in enumerate(study.measured):
         low, high = min(one.curvatures), max(one.curvatures)
-        label = "measured, at x_0 and range" if not place else None
+        label = "measured, at $x_0$ and range" if not place else None
         pane.errorbar([one.system.G], [one.curvatures[0]], [[one.curvatures[0] - low], [high - one.curvatures[0]]],
                       fmt="o", ms=4, color=MEASURED, capsize=2, linewidth=0.8, label=label)  # fmt: skip
     pane.set_yscale("log")

@@ -209,7 +209,7 @@ def _events(schedule: Schedule, slots: int, models: int) -> list[int]:
     """x_0, the last event before the run ended, and others between them at equal ratios: most happens early."""
     last = int(np.searchsorted(schedule.ancestry.event_slots, slots)) - 1
     between = np.geomspace(1, max(1, last), max(1, models - 1)).round().astype(int)
-    return np.unique([0, *between[between <= last]]).tolist()
+    return [0, *sorted(set(between[between <= last].tolist()))]
 
 
 def _of_event(schedule: Schedule, event: int) -> list[Recipe]:

@@ -19,6 +19,7 @@ from pipecycle.errors import InputError
 from pipecycle.harvest import Bernoulli
 from pipecycle.plan import Run
 from pipecycle.registry import build, parameters, policy_class
+from pipecycle.report.tables import paired
 from pipecycle.schedule import Schedule
 from pipecycle.specs import parse_harvest
 from pipecycle.theory import rates
@@ -189,18 +190,12 @@ def figures(one: Planned) -> dict[str, Any]:
 
 
 def _close(best: dict[int, tuple[float, float]], other: dict[int, tuple[float, float]]) -> bool:
-    common = sorted(set(best) & set(other))
-    if len(common) > 1:
-        gaps = np.array([best[trial][0] - other[trial][0] for trial in common])
-        return bool(gaps.mean() <= _t95(len(gaps)) * gaps.std(ddof=1) / np.sqrt(len(gaps)))
+    values = [{trial: value for trial, (value, _) in runs.items()} for runs in (best, other)]
+    gap = paired(*values)
+    if gap is not None and gap.low is not None:
+        return gap.low <= 0
     one, two = (np.array(list(runs.values())) for runs in (best, other))
     return bool(one[:, 0].mean() - two[:, 0].mean() <= 1.96 * np.hypot(one[:, 1].mean(), two[:, 1].mean()))
-
-
-def _t95(count: int) -> float:
-    from scipy.stats import t
-
-    return float(t.ppf(0.975, count - 1))
 
 
 def _sift(
@@ -229,4 +224,3 @@ def _narrow(one: Planned) -> str:
 
 def _slow(one: Planned) -> str:
     return f"G = {one.groups}: {one.rounds:,.0f} rounds"
-

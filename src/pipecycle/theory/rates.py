@@ -9,8 +9,10 @@ from pipecycle.errors import InputError
 from pipecycle.policies.rotation import group_cap
 from pipecycle.theory.system import System
 
+Kind = Literal["printed", "corrected"]
 
-def event_rate(system: System, reading: Literal["printed", "corrected"] = "printed") -> float:
+
+def event_rate(system: System, reading: Kind = "printed") -> float:
     """Aggregations per slot: what the energy allows, or what the pipeline does, whichever is less.
 
     The printed recharging time leaves out the session itself; `corrected` counts a whole cycle, (B + 1) / delta.
@@ -20,12 +22,12 @@ def event_rate(system: System, reading: Literal["printed", "corrected"] = "print
     return min(system.clients * delta / (system.n_G * cycle), system.G / B)
 
 
-def expected_events(system: System, reading: Literal["printed", "corrected"] = "printed") -> float:
+def expected_events(system: System, reading: Kind = "printed") -> float:
     """T = S_tot r."""
     return system.slots * event_rate(system, reading)
 
 
-def saturation(B: int, reading: Literal["printed", "corrected"] = "printed") -> float:
+def saturation(B: int, reading: Kind = "printed") -> float:
     """The charging probability above which the pipeline and not the energy limits the rate."""
     return 2 * (B + 1) / (7 * B) if reading == "printed" else (B + 1) / (2.5 * B)
 

@@ -22,6 +22,8 @@ from pipecycle.theory.system import Constants, System
 if TYPE_CHECKING:
     from pipecycle.theory.measure import Measured
 
+KINDS: tuple[rates.Kind, ...] = ("printed", "corrected")
+
 
 @frozen
 class Found:
@@ -45,7 +47,9 @@ class Family:
     @property
     def groups(self) -> list[int]:
         """The numbers of groups that were run."""
-        return sorted({int(run.record.schedule.meta["settings"]["groups"]) for run in self.runs} if self.grouped else ())
+        return sorted(
+            {int(run.record.schedule.meta["settings"]["groups"]) for run in self.runs} if self.grouped else ()
+        )
 
 
 @frozen
@@ -88,8 +92,7 @@ class Study:
     def bound_row(self, plan: Planned) -> dict[str, Any]:
         """The paper's bound at one G."""
         system, known = plan.system, self.constants
-        events = float(plan.aggregations)
-        row = {
+        row: dict[str, Any] = {
             "groups": system.G,
             "step_limit": bounds.step_limit(system, known.L),
             "step_limit_theorem": bounds.step_limit(system, known.L, "theorem"),
@@ -99,11 +102,11 @@ class Study:
             "least_ratio": bounds.least_ratio(system),
         }
         for reading in ("as_printed", "consistent"):
-            bound = bounds.corollary(system, known, reading)  # type: ignore[arg-type]
+            bound = bounds.corollary(system, known, reading)
             row[reading] = {"value": bound.value, "vacuous": bound.vacuous}
-        row["best_step"] = best = bounds.best_step(system, known) if known.L > 0 else None
-        row["at_best_step"] = bounds.corollary(attrs.evolve(system, gamma=best), known).value if best else None
-        return row | {"planned_aggregations": events}
+        row["best_step"] = bounds.best_step(system, known)
+        row["at_best_step"] = bounds.corollary(attrs.evolve(system, gamma=row["best_step"]), known).value
+        return row
 
     def figures(self) -> dict[str, Any]:
         """For `--json`; what is infinite or no number becomes null."""
@@ -122,11 +125,8 @@ class Study:
             {
                 "groups": plan.groups,
                 "members": plan.system.n_G,
-                "rate": {"printed": rates.event_rate(plan.system), "corrected": rates.event_rate(plan.system, "corrected")},
-                "expected": {
-                    "printed": rates.expected_events(plan.system),
-                    "corrected": rates.expected_events(plan.system, "corrected"),
-                },
+                "rate": {kind: rates.event_rate(plan.system, kind) for kind in KINDS},
+                "expected": {kind: rates.expected_events(plan.system, kind) for kind in KINDS},
             }
             | figures(plan)
             for plan in self.plans

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipecycle.theory import bounds, rates
-from pipecycle.theory.study import Study
+from pipecycle.theory.study import KINDS, Study
 
 if TYPE_CHECKING:
     from pipecycle.theory.measure import Measured
@@ -125,8 +125,8 @@ def _events(study: Study, console: Console) -> None:
                 str(plan.groups),
                 str(system.n_G),
                 number(plan.group_size),
-                *(number(rates.event_rate(system, kind)) for kind in ("printed", "corrected")),  # type: ignore[arg-type]
-                *(number(round(rates.expected_events(system, kind))) for kind in ("printed", "corrected")),  # type: ignore[arg-type]
+                *(number(rates.event_rate(system, kind)) for kind in KINDS),
+                *(number(round(rates.expected_events(system, kind))) for kind in KINDS),
                 number(plan.aggregations),
             )
         )
@@ -221,8 +221,13 @@ def _lemmas(subject: Sequence[Measured], console: Console) -> None:
                 number(late.virtual_gradient2),
             )
         )
-    heads = ("run", "|update|^2", "Lemma 1", "|z - x|^2", "Lemma 2", "consistent", "counted", "|grad f(x)|^2", "at last z")
-    _table(console, "Lemmas: the largest update and the last perturbation against their bounds; the smallest gradient", heads, rows, left="run")
+    _table(
+        console,
+        "Lemmas: the largest update and the last perturbation against their bounds; the smallest gradient",
+        ("run", "|update|^2", "Lemma 1", "|z-x|^2", "Lemma 2", "consistent", "counted", "|grad f(x)|^2", "at last z"),
+        rows,
+        left="run",
+    )
     say(
         console,
         "Lemma 2 as printed; consistent keeps every copy of Gamma^2; counted has the real number of foreign updates "
