@@ -5,11 +5,11 @@ The weights of a run are not kept, so it is trained once more, to the same bits,
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 import attrs
 import numpy as np
-import torch
 from attrs import frozen
 from torch import Tensor
 
@@ -157,8 +157,6 @@ def measure(
 
     rows = evaluate(schedule, learnt, recipes, device=device, precision=train.precision, tick=tick)
     rows = rows.view(len(events), 4, -1)
-    finite = [index for index in range(len(events)) if bool(torch.isfinite(rows[index]).all())]
-    events = [events[index] for index in finite]
     with steady("fp32"):
         objective = Learnt(learnt, pick_device(device))
         member = memberships(schedule)
@@ -170,11 +168,14 @@ def measure(
             done += count
             progress(f"looking at {label}", done / total)
 
-        for event, index in zip(events, finite, strict=True):
-            x, reference, perturbation, update = rows[index]
-            looks.append(look(objective, x, member, _batches(schedule, learnt, event, clients), schedule.trial, step))
+        for event, (x, reference, perturbation, update) in zip(events, rows, strict=True):
+            one = look(objective, x, member, _batches(schedule, learnt, event, clients), schedule.trial, step)
+            if not (isfinite(one.loss) and isfinite(one.gradient2) and isfinite(one.smoothness[0])):
+                break  # it has diverged: what is left are no models
+            looks.append(one)
             views.append((_whole(objective, reference), _whole(objective, x + perturbation), perturbation, update))
             step(2)
+    events = events[: len(looks)]
     found = estimates(looks, squared_weights(schedule))
     system = system_of(schedule, record.config)
     plain = learnt.recipe.sgd.plain and train.lr_decay == 1.0
