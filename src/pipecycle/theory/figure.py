@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from pipecycle.report.figures import DOUBLE
 from pipecycle.report.styles import Style, styles
 from pipecycle.theory import bounds, rates
-from pipecycle.theory.study import KINDS, Study
+from pipecycle.theory.rates import KINDS
+from pipecycle.theory.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,7 +90,7 @@ def _gradient(pane: Axes, study: Study) -> None:
 
 def _events(pane: Axes, study: Study) -> None:
     x = [plan.groups for plan in study.plans]
-    for kind, stroke in zip(KINDS, (":", "--"), strict=True):
+    for kind, stroke in zip(KINDS if study.about else (), (":", "--"), strict=study.about):
         y = [rates.expected_events(plan.system, kind) for plan in study.plans]
         pane.plot(x, y, stroke, color=PAPER, label=f"$S_{{tot}}\\,r$, {kind}")
     pane.plot(x, [plan.aggregations for plan in study.plans], "o-", color=PLANNED, ms=4, mfc="white", label="planned")

@@ -31,7 +31,8 @@ from pipecycle.theory.estimate import (
     memberships,
     squared_weights,
 )
-from pipecycle.theory.plans import system_of
+from pipecycle.theory.plans import SUBJECT, system_of
+from pipecycle.theory.rates import KINDS
 from pipecycle.theory.system import System
 from pipecycle.train.analysis import evaluate, version_recipe
 from pipecycle.train.engine import Engine, pick_device
@@ -81,7 +82,7 @@ class Measured:
     constants: dict[str, Estimate]
     points: tuple[Point, ...]
     events: dict[str, float]
-    """measured, printed and corrected."""
+    """measured; printed and corrected where the paper's rates are about the policy."""
     depth: int
     ancestry_max: int
     lag: float
@@ -180,6 +181,7 @@ def measure(
     system = system_of(schedule, record.config)
     plain = learnt.recipe.sgd.plain and train.lr_decay == 1.0
     applies = plain and schedule.policy == "pipecycle" and schedule.meta["settings"].get("relay_mix", 1.0) == 1.0
+    predicted = {kind: rates.expected_events(system, kind) for kind in KINDS}
     metrics = record.metrics
     accuracy = float(metrics.accuracy[metrics.at_budget])
     return Measured(
@@ -190,11 +192,7 @@ def measure(
         applies=applies,
         constants=found,
         points=tuple(_points(schedule, system, found, events, looks, views, applies)),
-        events={
-            "measured": float(ancestry.events),
-            "printed": rates.expected_events(system),
-            "corrected": rates.expected_events(system, "corrected"),
-        },
+        events={"measured": float(ancestry.events)} | (predicted if schedule.policy in SUBJECT else {}),
         depth=int(ancestry.depths.max()),
         ancestry_max=int(ancestry.ancestry_max or 0),
         lag=float(ancestry.lags.mean()),

@@ -25,6 +25,8 @@ from pipecycle.specs import parse_harvest
 from pipecycle.theory import rates
 from pipecycle.theory.system import System
 
+SUBJECT = ("pipecycle", "pipecycle+")
+"""What the paper's rates and chains are about; its bounds are about the first alone."""
 ENOUGH = 0.95
 """Rounds count as equal from here on; the horizon alone cuts off about this much."""
 
@@ -186,7 +188,7 @@ def figures(one: Planned) -> dict[str, Any]:
     """For `--json`."""
     found = attrs.asdict(one)
     found.pop("system")
-    return found
+    return {"groups": one.groups} | found
 
 
 def _close(best: dict[int, tuple[float, float]], other: dict[int, tuple[float, float]]) -> bool:

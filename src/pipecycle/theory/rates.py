@@ -10,6 +10,7 @@ from pipecycle.policies.rotation import group_cap
 from pipecycle.theory.system import System
 
 Kind = Literal["printed", "corrected"]
+KINDS: tuple[Kind, ...] = ("printed", "corrected")
 
 
 def event_rate(system: System, reading: Kind = "printed") -> float:

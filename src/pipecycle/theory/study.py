@@ -16,13 +16,12 @@ from pipecycle.errors import InputError
 from pipecycle.registry import parameters, policy_class
 from pipecycle.report.records import Record, load
 from pipecycle.theory import bounds, rates
-from pipecycle.theory.plans import Advice, Planned, figures, recommend, recommend_measured
+from pipecycle.theory.plans import SUBJECT, Advice, Planned, figures, recommend, recommend_measured
+from pipecycle.theory.rates import KINDS
 from pipecycle.theory.system import Constants, System
 
 if TYPE_CHECKING:
     from pipecycle.theory.measure import Measured
-
-KINDS: tuple[rates.Kind, ...] = ("printed", "corrected")
 
 
 @frozen
@@ -65,8 +64,8 @@ class Study:
 
     @property
     def about(self) -> bool:
-        """Whether the bounds are about this policy."""
-        return self.config.policy in ("pipecycle", "pipecycle+")
+        """Whether the paper's theory is about this policy."""
+        return self.config.policy in SUBJECT
 
     @property
     def system(self) -> System:
@@ -108,6 +107,13 @@ class Study:
         row["at_best_step"] = bounds.corollary(attrs.evolve(system, gamma=row["best_step"]), known).value
         return row
 
+    def _expected(self, plan: Planned) -> dict[str, Any]:
+        return {
+            "members": plan.system.n_G,
+            "rate": {kind: rates.event_rate(plan.system, kind) for kind in KINDS},
+            "expected": {kind: rates.expected_events(plan.system, kind) for kind in KINDS},
+        }
+
     def figures(self) -> dict[str, Any]:
         """For `--json`; what is infinite or no number becomes null."""
         system = self.system
@@ -121,16 +127,7 @@ class Study:
         if self.about:
             found["optimal_groups"] = {"value": star, "whole": bounds.best_whole_groups(system, self.constants.L)}
             found["bounds"] = [self.bound_row(plan) for plan in self.plans]
-        found["plans"] = [
-            {
-                "groups": plan.groups,
-                "members": plan.system.n_G,
-                "rate": {kind: rates.event_rate(plan.system, kind) for kind in KINDS},
-                "expected": {kind: rates.expected_events(plan.system, kind) for kind in KINDS},
-            }
-            | figures(plan)
-            for plan in self.plans
-        ]
+        found["plans"] = [figures(plan) | (self._expected(plan) if self.about else {}) for plan in self.plans]
         found["measured"] = [one.figures() for one in self.measured]
         found["recommendation"] = None if self.advice is None else attrs.asdict(self.advice)
         return found

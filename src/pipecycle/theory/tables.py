@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pipecycle.theory import bounds, rates
-from pipecycle.theory.study import KINDS, Study
+from pipecycle.theory.rates import KINDS
+from pipecycle.theory.study import Study
 
 if TYPE_CHECKING:
     from pipecycle.theory.measure import Measured
@@ -32,7 +33,8 @@ def show(study: Study, console: Console) -> None:
     say(
         console,
         f"[bold]{study.config.policy}[/]: {system.clients:,} clients, sessions of B = {system.B} slots, lr "
-        f"{system.gamma:g}, {system.slots:,} slots, delta = {number(system.delta)}; d_max = {system.d_max:,}",
+        f"{system.gamma:g}, {system.slots:,} slots, delta = {number(system.delta)}"
+        + (f"; d_max = {system.d_max:,}" if study.about else ""),
     )
     if study.measured:
         data = study.config.data
@@ -72,7 +74,7 @@ def _table(console: Console, title: str, heads: Sequence[str], rows: Iterable[Se
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for head in heads:
         words = head in left.split(", ")
-        table.add_column(head, justify="left" if words else "right", no_wrap=not words)
+        table.add_column(head, justify="left" if words else "right")
     for row in rows:
         table.add_row(*row)
     say(console, f"\n[bold]{title}[/]")
@@ -90,7 +92,7 @@ def _bounds(study: Study, console: Console) -> None:
                 number(row["step_limit"]),
                 number(row["largest_L"]),
                 number(row["zeta"]),
-                "says nothing" if row["as_printed"]["vacuous"] else number(row["as_printed"]["value"]),
+                "vacuous" if row["as_printed"]["vacuous"] else number(row["as_printed"]["value"]),
                 number(row["at_best_step"]),
                 number(row["least_ratio"]),
             )
@@ -117,21 +119,19 @@ def _bounds(study: Study, console: Console) -> None:
 
 
 def _events(study: Study, console: Console) -> None:
-    rows = []
+    if not study.about:
+        rows = [(str(plan.groups), number(plan.group_size), number(plan.aggregations)) for plan in study.plans]
+        _table(console, "Aggregations, planned", ("G", "mean size", "planned"), rows)
+        return
+    found = []
     for plan in study.plans:
         system = plan.system
-        rows.append(
-            (
-                str(plan.groups),
-                str(system.n_G),
-                number(plan.group_size),
-                *(number(rates.event_rate(system, kind)) for kind in KINDS),
-                *(number(round(rates.expected_events(system, kind))) for kind in KINDS),
-                number(plan.aggregations),
-            )
-        )
+        row = [str(plan.groups), str(system.n_G), number(plan.group_size)]
+        row += [number(rates.event_rate(system, kind)) for kind in KINDS]
+        row += [number(round(rates.expected_events(system, kind))) for kind in KINDS]
+        found.append([*row, number(plan.aggregations)])
     heads = ("G", "n_G", "mean size", "rate, printed", "corrected", "S r, printed", "corrected", "planned")
-    _table(console, "Aggregations: the paper's event rate r, and what a plan does", heads, rows)
+    _table(console, "Aggregations: the paper's event rate r, and what a plan does", heads, found)
 
 
 def _chains(study: Study, console: Console) -> None:
@@ -181,23 +181,23 @@ def _measured(study: Study, console: Console) -> None:
             [(one.label, *(number(one.constants[name].value) for name in NAMES)) for one in study.measured],
             left="run",
         )
-    _table(
-        console,
-        "Events and depth: measured against predicted",
-        ("run", "aggregations", "S r, printed", "corrected", "depth", "d_max", "tau - pi(tau)", "G"),
-        [
-            (
-                one.label,
-                *(number(round(one.events[key])) for key in ("measured", "printed", "corrected")),
-                number(one.depth),
-                number(one.system.d_max),
-                number(one.ancestry_max),
-                number(one.system.G),
-            )
-            for one in study.measured
-        ],
-        left="run",
-    )
+    heads = ["run", "aggregations", "depth", "tau - pi(tau)"]
+    if study.about:
+        heads = ["run", "aggregations", "S r, printed", "corrected", "depth", "d_max", "tau - pi(tau)", "G"]
+    rows = []
+    for one in study.measured:
+        cells = dict(zip(heads, [""] * len(heads), strict=True)) | {
+            "run": one.label,
+            "aggregations": number(one.events["measured"]),
+            "depth": number(one.depth),
+            "tau - pi(tau)": number(one.ancestry_max),
+        }
+        if study.about:
+            cells["S r, printed"], cells["corrected"] = (number(round(one.events[kind])) for kind in KINDS)
+            cells["d_max"], cells["G"] = number(one.system.d_max), number(one.system.G)
+        rows.append([cells[head] for head in heads])
+    what = "Events and depth: measured against predicted" if study.about else "Events and depth, measured"
+    _table(console, what, heads, rows, left="run")
     subject = [one for one in study.measured if one.applies]
     if subject:
         _lemmas(subject, console)
@@ -223,15 +223,15 @@ def _lemmas(subject: Sequence[Measured], console: Console) -> None:
         )
     _table(
         console,
-        "Lemmas: the largest update and the last perturbation against their bounds; the smallest gradient",
-        ("run", "|update|^2", "Lemma 1", "|z-x|^2", "Lemma 2", "consistent", "counted", "|grad f(x)|^2", "at last z"),
+        "Lemmas: squared norms of the largest update, the last z - x, the smallest and last gradient",
+        ("run", "update^2", "Lemma 1", "(z-x)^2", "Lemma 2", "all copies", "counted", "grad^2 at x", "at z"),
         rows,
         left="run",
     )
     say(
         console,
-        "Lemma 2 as printed; consistent keeps every copy of Gamma^2; counted has the real number of foreign updates "
-        "instead of d_max (G - 1).",
+        "Lemma 2 as printed; all copies: of Gamma^2 are kept; counted: with the real number of foreign updates "
+        "instead of d_max (G - 1). grad^2: of f, the smallest at any x, and at the last z.",
     )
 
 
@@ -252,5 +252,11 @@ def _stability(found: Sequence[Measured], console: Console) -> None:
                 f"{one.accuracy:.1f} %",
             )
         )
-    heads = ("run", "stale", "stable to", "curvature at x_0", "largest", "last", "predicted", "loss rose", "accuracy")
-    _table(console, "Stability: the curvature of f against what stale updates put up with", heads, rows, left="run")
+    heads = ("run", "stale", "stable to", "at x_0", "largest", "last", "predicted", "loss rose", "accuracy")
+    _table(
+        console,
+        "Stability: the curvature of f (at x_0, largest, last) against what stale updates put up with",
+        heads,
+        rows,
+        left="run",
+    )
