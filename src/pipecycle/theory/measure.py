@@ -207,7 +207,7 @@ def measure(
 def _events(schedule: Schedule, slots: int, models: int) -> list[int]:
     """x_0, the last event before the run ended, and others between them at equal ratios: most happens early."""
     last = int(np.searchsorted(schedule.ancestry.event_slots, slots)) - 1
-    between = np.geomspace(1, max(1, last), max(1, models - 1)).round().astype(int)
+    between = np.geomspace(max(1, last), 1, max(1, models - 1)).round().astype(int)
     return [0, *sorted(set(between[between <= last].tolist()))]
 
 
