@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,22 +13,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import frozen
 
 from pipecycle import cli
 from pipecycle.config import Config
 from pipecycle.runs import RunFolder, train_folders
 
 
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipecycle", "theory", *arguments]
-    environment = {**os.environ, "COLUMNS": "120"}
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+@frozen
+class Done:
+    code: object
+    out: str
+    error: str
 
 
-def studies(*arguments: str, cwd: Path | None = None) -> list[dict[str, Any]]:
-    done = run(*arguments, "--json", cwd=cwd)
-    assert done.returncode == 0, done.stderr
-    (line,) = done.stdout.splitlines()
+def run(*arguments: str) -> Done:
+    """The command in this process: torch is imported once, and a warning is an error."""
+    out, error = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["pipecycle", "theory", *arguments])
+        patch.setenv("COLUMNS", "120")
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error), pytest.raises(SystemExit) as ended:
+            cli.main()
+    return Done(ended.value.code, out.getvalue(), error.getvalue())
+
+
+def studies(*arguments: str) -> list[dict[str, Any]]:
+    done = run(*arguments, "--json")
+    assert done.code == 0, done.error
+    (line,) = done.out.splitlines()
     found: list[dict[str, Any]] = json.loads(line, parse_constant=pytest.fail)["studies"]  # no NaN, no Infinity
     return found
 
@@ -46,9 +58,9 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_table_reads(tmp_path: Path) -> None:
     done = run("--slots", "3000", "--figure", str(tmp_path / "theory.png"))
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    text = " ".join(done.stdout.split())
+    assert done.code == 0, done.error
+    assert done.error == ""
+    text = " ".join(done.out.split())
     assert "d_max = 150" in text
     assert "says nothing at any of these G" in text
     assert "Recommended: G = 1." in text
@@ -95,7 +107,7 @@ def test_where_the_bound_does_say_something() -> None:
     one, two = study["bounds"]
     assert one["as_printed"]["value"] < study["smoothness_alone"] == 2.3
     assert two["as_printed"]["vacuous"] is not None
-    assert "says something at G = 1." in " ".join(run(*options).stdout.split())
+    assert "says something at G = 1." in " ".join(run(*options).out.split())
 
 
 def test_coverage_rule_and_other_policies() -> None:
@@ -118,7 +130,7 @@ def test_measuring_a_sweep(sweep: Path, tmp_path: Path) -> None:
     assert study["measured"][0]["points"][-1]["perturbation2"] < 1e-6  # one chain has no others
     assert study["measured"][1]["points"][-1]["perturbation2"] > 0.1
     assert drawn.read_text().rstrip().endswith("</svg>")
-    text = run("--measure", str(sweep / "4"), "--models", "2", "--groups", "4").stdout
+    text = run("--measure", str(sweep / "4"), "--models", "2", "--groups", "4").out
     for words in ("Measured on digits with mlp, IID", "standard error of the mean", "the lowest loss seen", "Lemma 2"):
         assert words in " ".join(text.split())
 
@@ -145,22 +157,10 @@ def test_measuring_a_sweep(sweep: Path, tmp_path: Path) -> None:
 )
 def test_mistakes_are_one_sentence(arguments: str, reason: str) -> None:
     short = [] if "--measure" in arguments else ["--slots", "300"]
-    code, out, error = _in_process(["pipecycle", "theory", *short, *arguments.split()])
-    assert (code, out) == (2, "")
-    (line,) = error.splitlines()
+    done = run(*short, *arguments.split())
+    assert (done.code, done.out) == (2, "")
+    (line,) = done.error.splitlines()
     assert reason.lower() in line.lower()
-
-
-def _in_process(arguments: list[str]) -> tuple[object, str, str]:
-    """The same code without a process for each."""
-    out, error, before = io.StringIO(), io.StringIO(), sys.argv
-    sys.argv = arguments
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error), pytest.raises(SystemExit) as ended:
-            cli.main()
-    finally:
-        sys.argv = before
-    return ended.value.code, out.getvalue(), error.getvalue()
 
 
 def test_ctrl_c_while_measuring_leaves_everything_as_it_was(sweep: Path, tmp_path: Path) -> None:
