@@ -163,9 +163,22 @@ class Ancestry:
                 chain[event] = count
         return chain
 
+    @cached_property
+    def staleness(self) -> Ints:
+        """For every update used: its lag, or 0 where it is added to the very model that it started from."""
+        first = self._versions.base_at[self._maker]
+        has_base = first < self._versions.base_at[self._maker + 1]
+        base = self._versions.base[np.where(has_base, first, 0)] if len(self._versions.base) else np.zeros_like(first)
+        own = has_base & (base == self._sessions.reference[self._versions.update])
+        return np.where(own, 0, self.lags)
+
     def coverage(self, version: int) -> int:
         """Distinct clients whose updates are in the version."""
         return self._coverage(self.ancestors(version))
+
+    def sessions(self, version: int) -> Ints:
+        """The sessions whose updates are in the version."""
+        return np.asarray(self._versions.update[self.ancestors(version)[self._maker] > 0], np.int64)
 
     def ancestors(self, version: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         """A flag per version: is it in the ancestry of `version`, itself included?"""
@@ -178,6 +191,17 @@ class Ancestry:
             elif flags[first]:
                 reached[self._bases(first, last)] = 1
         return reached
+
+    def rounds(self, version: int) -> float:
+        """How many whole group updates the version has behind it: it is x_0 plus weighted updates, and this is the
+        sum of the weights.  A chain of FedAvg rounds has its length, a mixture of two equal chains no more than one."""
+        part = np.zeros(len(self._versions))
+        part[version] = 1.0
+        for first, last in reversed(self._runs):
+            if last - first > 1 or part[first]:
+                shares = self._versions.coefficient[self._base_at[first] : self._base_at[last]]
+                np.add.at(part, self._bases(first, last), part[first:last] * shares)
+        return float((part[self._maker] * self._versions.weight).sum())
 
     def recipe(self, version: int) -> Recipe:
         """How the version is made."""

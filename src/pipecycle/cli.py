@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pipecycle import __version__
-from pipecycle.commands import comparing, planning, reproducing, running, sweeping
+from pipecycle.commands import comparing, planning, reproducing, running, sweeping, theorising
 from pipecycle.commands.shared import STOPPED
 from pipecycle.data.commands import app as data_app
 from pipecycle.errors import InputError
@@ -32,6 +32,7 @@ for command in (
     report,
     figures,
     tables,
+    theorising.theory,
     planning.show,
     planning.diff,
     planning.policies,

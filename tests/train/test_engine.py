@@ -178,6 +178,17 @@ def test_recipes_on_real_weights(digits: Problem) -> None:
     assert torch.equal(own[0], x)
 
 
+def test_recipes_may_need_what_no_checkpoint_does(digits: Problem) -> None:
+    """The last group's model is still at its hub when the run ends; its sessions are trained all the same."""
+    schedule = plan(PipeCycle(groups=4), 1.0, clients=20, slots=300)
+    ancestry = schedule.ancestry
+    assert ancestry.event_versions[-1] > schedule.publications.version[-1]
+    recipes = [ancestry.virtual(ancestry.events), version_recipe(int(ancestry.event_versions[-1]))]
+    narrow = evaluate(schedule, digits, recipes, device="cpu", width=1)
+    assert torch.equal(narrow, evaluate(schedule, digits, recipes, device="cpu"))
+    assert narrow[1].any()
+
+
 def test_divergence_is_recorded(digits: Problem) -> None:
     wild = Problem(digits.task, digits.split, digits.module, 0, Recipe(LocalSGD(lr=1e30)))
     schedule = plan(build("fedavg"), 0.5, clients=20, slots=600)

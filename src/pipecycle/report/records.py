@@ -31,6 +31,7 @@ class Metrics:
     slot: Floats
     energy: Floats
     accuracy: Floats
+    loss: Floats
     best: Floats
     budget: Floats
 

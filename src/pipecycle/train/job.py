@@ -119,9 +119,8 @@ class Job:
 
     @property
     def over(self) -> bool:
-        """Whether everything has been looked at, by the history and by the probe if there is one."""
-        probing = self.probe is not None and self.history.ended == "finished" and self.graph.remaining
-        return self.history.ended is not None and not probing
+        """Whether nothing is left to do: a probe may want sessions that no checkpoint depends on."""
+        return self.history.ended is not None and (self.probe is None or not self.graph.remaining)
 
     @property
     def progress(self) -> float:

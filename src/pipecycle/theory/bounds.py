@@ -7,71 +7,17 @@ sum that the proof sums over.  A bound that is vacuous says why instead of retur
 
 from __future__ import annotations
 
-from math import gcd, inf, isfinite, isnan, pi, sin, sqrt
+from math import inf, isnan, sqrt
 from typing import Literal
 
 import attrs
 from attrs import frozen
 
-from pipecycle.errors import InputError
-from pipecycle.policies.rotation import group_cap
+from pipecycle.theory.rates import expected_events
+from pipecycle.theory.system import Constants, System
 
 Reading = Literal["as_printed", "consistent"]
 Condition = Literal["theorem", "proof", "needed"]
-
-
-@frozen
-class Constants:
-    """What the bounds take for granted about the problem."""
-
-    L: float
-    """Smoothness of the clients' losses."""
-    sigma2: float = 1.0
-    """Variance of a stochastic gradient."""
-    alpha: float = 0.1
-    """Distance of a client's gradient from its group's mean."""
-    beta: float = 0.1
-    """Distance of a group's mean gradient from everybody's."""
-    omega2: float = 1.0
-    """Largest sum of squared weights in a group: 1 / the smallest group for equal samples."""
-    f0_gap: float = 2.3
-    """f(x_0) - f*."""
-
-
-@frozen
-class System:
-    """The pipeline and its energy."""
-
-    B: int = 20
-    G: int = 2
-    gamma: float = 0.05
-    slots: int = 15_000
-    clients: int = 100
-    delta: float = 0.5
-
-    def __attrs_post_init__(self) -> None:
-        for name, least in (("B", 1), ("G", 1), ("slots", 1), ("clients", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} = {getattr(self, name)}: needs at least {least}")
-        if not (isfinite(self.gamma) and self.gamma > 0):
-            raise InputError(f"gamma = {self.gamma}: needs a positive number")
-        if not 0 < self.delta <= 1:
-            raise InputError(f"delta = {self.delta}: needs a charging probability above 0 and at most 1")
-
-    @property
-    def d_max(self) -> int:
-        """Longest ancestry that fits the horizon."""
-        return self.slots // self.B
-
-    @property
-    def n_G(self) -> int:
-        """Members per group, at most."""
-        return group_cap(self.clients, self.G)
-
-    @property
-    def interval(self) -> int:
-        """R: slots between two formations."""
-        return max(1, -(-self.B // self.G))
 
 
 @frozen
@@ -118,14 +64,21 @@ def lemma_1(system: System, constants: Constants, gradient2: float) -> float:
     return gamma_squared(system, constants) + 2 * system.B**2 * system.gamma**2 * gradient2
 
 
-def lemma_2(system: System, constants: Constants, gradient2: float, reading: Reading = "as_printed") -> float:
-    """Bound on the perturbation ||z_tau - x_tau||^2: up to d (G - 1) updates of other chains.
+def lemma_2(
+    system: System,
+    constants: Constants,
+    gradient2: float,
+    reading: Reading = "as_printed",
+    others: int | None = None,
+) -> float:
+    """Bound on the perturbation ||z_tau - x_tau||^2: up to d (G - 1) updates of other chains, or as many as there
+    really are.  `gradient2` bounds the squared gradient norms at their references.
 
-    `as_printed` keeps one copy of Gamma^2 where the sum has d (G - 1) of them."""
-    others = system.d_max * (system.G - 1)
+    `as_printed` keeps one copy of Gamma^2 where the sum has one for each."""
+    count = system.d_max * (system.G - 1) if others is None else others
     pull = 2 * system.B**2 * system.gamma**2 * gradient2
-    copies = 1 if reading == "as_printed" else others
-    return others * (copies * gamma_squared(system, constants) + others * pull)
+    copies = 1 if reading == "as_printed" else count
+    return count * (copies * gamma_squared(system, constants) + count * pull)
 
 
 def theorem(
@@ -151,24 +104,35 @@ def corollary(system: System, constants: Constants, reading: Reading = "as_print
     return theorem(system, constants, expected_events(system), reading)
 
 
-def event_rate(system: System, reading: Literal["printed", "corrected"] = "printed") -> float:
-    """Aggregations per slot: what the energy allows, or what the pipeline does, whichever is less.
-
-    The printed recharging time leaves out the session itself; `corrected` counts a whole cycle, (B + 1) / delta.
-    Either assumes full groups, so scarce energy gives more and smaller groups than this."""
-    B, delta = system.B, system.delta
-    cycle = B + 1 - B * delta if reading == "printed" else B + 1
-    return min(system.clients * delta / (system.n_G * cycle), system.G / B)
+def smoothness_alone(constants: Constants) -> float:
+    """2 L (f(x_0) - f*): what bounds the smallest squared gradient norm without any theorem, since the first group
+    starts from x_0 and an L-smooth function has no larger gradient there."""
+    return 2 * constants.L * constants.f0_gap
 
 
-def expected_events(system: System, reading: Literal["printed", "corrected"] = "printed") -> float:
-    """T = S_tot r."""
-    return system.slots * event_rate(system, reading)
+def least_ratio(system: System, events: float | None = None) -> float:
+    """The smallest value that theorem / smoothness alone can take, whatever the step size, L and f(x_0) - f*.
+
+    zeta is at most 1 / (32 L K) with K = 1 + (d^2 + 1)(G - 1)^2, so the transient alone is 16 K / T times as large.
+    With G >= 2 and the events of Corollary 1 (T < (d + 1) G) that is never below 12: the theorem then adds nothing."""
+    count = expected_events(system) if events is None else events
+    return 16 * _crowd(system) / count if count > 0 else inf
 
 
-def saturation(B: int, reading: Literal["printed", "corrected"] = "printed") -> float:
-    """The charging probability above which the pipeline and not the energy limits the rate."""
-    return 2 * (B + 1) / (7 * B) if reading == "printed" else (B + 1) / (2.5 * B)
+def best_step(
+    system: System, constants: Constants, events: float | None = None, reading: Reading = "as_printed"
+) -> float:
+    """The step size that makes Theorem 1 tightest: the root of the derivative of (a + b g + c g^2) / (p g - q g^2)."""
+    B, count = system.B, expected_events(system) if events is None else events
+    unit = attrs.evolve(system, gamma=1.0)
+    a, b = constants.f0_gap / count, constants.beta**2 * B / 2
+    c = lambda_squared(unit, constants, reading) - b
+    p, q = B / 2, 2 * B**2 * constants.L * _crowd(system)
+    return a * p / (a * q + sqrt((a * q) ** 2 + (c * p + b * q) * a * p))
+
+
+def _crowd(system: System) -> float:
+    return 1 + (system.d_max**2 + 1) * float(system.G - 1) ** 2
 
 
 def step_limit(system: System, L: float, condition: Condition = "needed") -> float:
@@ -200,29 +164,3 @@ def best_whole_groups(system: System, L: float) -> int:
         return groups * zeta(attrs.evolve(system, G=groups), L)
 
     return below if h(below) >= h(below + 1) else below + 1
-
-
-def stability_limit(lag: int) -> float:
-    """How much of an error B local steps may remove, m = 1 - (1 - gamma h)^B, before adding updates that are `lag`
-    versions old makes the shared model oscillate ever more: m < 2 sin(pi / (2 (2 lag + 1)))."""
-    if lag < 0:
-        raise InputError(f"lag = {lag}: needs at least 0")
-    return 2 * sin(pi / (2 * (2 * lag + 1)))
-
-
-def stable_curvature(lag: int, B: int = 20, gamma: float = 0.05) -> float:
-    """The curvature above which a model updated with such a lag is unstable; infinite where nothing is."""
-    limit = stability_limit(lag)
-    if limit >= 1:
-        return 2 / gamma if limit >= 2 else inf
-    return (1 - float((1 - limit) ** (1 / B))) / gamma
-
-
-def chain_coverage(clients: int, groups: int, session: int) -> int | None:
-    """Distinct clients that a chain ever meets at saturation: N / gcd(C, K) where the group size divides the
-    population (C chains, K cohorts), None where it does not and the groups straddle."""
-    size = group_cap(clients, groups)
-    interval = max(1, -(-session // groups))
-    if clients % size:
-        return None
-    return clients // gcd(-(-session // interval), clients // size)

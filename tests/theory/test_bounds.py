@@ -7,6 +7,8 @@ import math
 import attrs
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipecycle import InputError, plan, theory
 from pipecycle.policies import PipeCycle
@@ -135,6 +137,82 @@ def test_worked_examples(
     # Keeping all copies of the sums can only loosen the bound, and changes nothing with one chain.
     consistent = theory.corollary(system, constants, "consistent")
     assert consistent.value == found.value if G == 1 else consistent.value > found.value
+
+
+systems = st.builds(
+    System,
+    B=st.integers(1, 50),
+    G=st.integers(2, 60),
+    gamma=st.floats(1e-14, 10.0),
+    slots=st.integers(50, 100_000),
+    clients=st.integers(1, 2000),
+    delta=st.floats(0.01, 1.0),
+)
+
+
+@given(systems, st.floats(1e-6, 1e4), st.floats(1e-6, 100.0), st.floats(0.0, 10.0))
+def test_with_two_groups_the_theorem_never_says_more_than_smoothness_alone(
+    system: System, L: float, gap: float, beta: float
+) -> None:
+    """Twelve times as much at the very least, for any step size, constants, horizon and energy."""
+    constants = Constants(L=L, f0_gap=gap, sigma2=0.0, alpha=0.0, beta=beta)
+    assert theory.least_ratio(system) >= 12
+    best = attrs.evolve(system, gamma=theory.best_step(system, constants))
+    for one in (system, best):
+        assert theory.corollary(one, constants).value >= 12 * theory.smoothness_alone(constants) * (1 - 1e-9)
+
+
+def test_with_one_chain_it_can() -> None:
+    system, constants = System(G=1, gamma=5e-4), Constants(L=0.5, sigma2=0.1, omega2=0.025)
+    assert theory.corollary(system, constants).value < theory.smoothness_alone(constants)
+    assert theory.least_ratio(system) == pytest.approx(16 / 750)
+
+
+@pytest.mark.parametrize("reading", ["as_printed", "consistent"])
+@pytest.mark.parametrize("G", [1, 2, 5])
+def test_the_best_step_by_searching(G: int, reading: theory.bounds.Reading) -> None:
+    system, constants = System(G=G, slots=1000), Constants(L=3.0, beta=0.4)
+    found = theory.best_step(system, constants, reading=reading)
+    assert 0 < found < theory.step_limit(system, 3.0)
+    least = theory.corollary(attrs.evolve(system, gamma=found), constants, reading).value
+    for factor in np.linspace(0.05, 20.0, 2000):
+        assert theory.corollary(attrs.evolve(system, gamma=found * factor), constants, reading).value >= least * (
+            1 - 1e-12
+        )
+
+
+def test_a_bound_with_no_event_is_none() -> None:
+    assert theory.theorem(System(G=1, gamma=1e-4), Constants(L=1.0), events=0).vacuous == "there is no event"
+
+
+def test_the_lemmas_by_hand() -> None:
+    system, constants = (
+        System(B=2, G=3, gamma=0.5, slots=8),
+        Constants(L=1.0, sigma2=2.0, omega2=0.5, alpha=1.0, beta=1.0),
+    )
+    gamma2 = 2 * 0.25 * 2 * 0.5 + 4 * 4 * 0.25 + 4 * 4 * 0.25 * 4  # 0.5 + 4 + 16
+    assert theory.lemma_1(system, constants, 3.0) == pytest.approx(gamma2 + 2 * 4 * 0.25 * 3)
+    others = 4 * 2
+    assert theory.lemma_2(system, constants, 3.0) == pytest.approx(others * (gamma2 + others * 6))
+    assert theory.lemma_2(system, constants, 3.0, "consistent") == pytest.approx(others**2 * (gamma2 + 6))
+    assert theory.lemma_2(system, constants, 3.0, "consistent", 5) == pytest.approx(25 * (gamma2 + 6))
+    assert theory.lemma_2(attrs.evolve(system, G=1), constants, 3.0) == 0.0
+
+
+def test_stable_curvature_is_where_the_recursion_turns() -> None:
+    for B in (4, 5):
+        for lag in (1, 2, 3):
+            edge = theory.stable_curvature(lag, B, 0.1)
+            for factor, grows in ((0.99, False), (1.5, True)):
+                if lag == 1 and B == 4 and grows:
+                    continue  # there the session itself diverges, and m is below 1 all the way
+                m = theory.contraction(factor * edge, B, 0.1)
+                past = [1.0] * (lag + 1)
+                for _ in range(20_000):
+                    past = [*past[1:], past[-1] - m * past[0]]
+                    if abs(past[-1]) > 1e6:
+                        break
+                assert (max(map(abs, past)) > 2.0) == grows
 
 
 def test_stability_limits() -> None:

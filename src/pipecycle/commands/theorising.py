@@ -1,0 +1,171 @@
+"""`pipecycle theory`: the paper's bounds at your settings, what they are worth, and what plans and runs say instead."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+from pipecycle.commands.shared import (
+    Clients,
+    Delta,
+    HarvestSpec,
+    Json,
+    SessionLength,
+    Slots,
+    Trial,
+    configured,
+    progress,
+)
+from pipecycle.config import Config
+from pipecycle.errors import InputError
+from pipecycle.files import write
+from pipecycle.theory.plans import Planned, plan_at
+from pipecycle.theory.study import Family, Study, families, finite, largest
+from pipecycle.theory.system import Constants
+
+USUAL = [1, 2, 5, 10]
+
+
+def theory(
+    groups: Annotated[
+        str | None, typer.Option(help="Which G to look at, such as 1,2,5-8. \\[default: 1,2,5,10 and those measured]")
+    ] = None,
+    delta: Delta = None,
+    harvest: HarvestSpec = None,
+    clients: Clients = None,
+    session: SessionLength = None,
+    slots: Slots = None,
+    lr: Annotated[float | None, typer.Option(help="Step size gamma. \\[default: 0.05]")] = None,
+    policy: Annotated[str | None, typer.Option(help="A scheduler that has groups. \\[default: pipecycle]")] = None,
+    trial: Trial = None,
+    smoothness: Annotated[float | None, typer.Option("--L", help="Smoothness. \\[default: 1]")] = None,
+    sigma2: Annotated[float | None, typer.Option(help="Variance of a stochastic gradient. \\[default: 1]")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Client's gradient to its group's. \\[default: 0.1]")] = None,
+    beta: Annotated[float | None, typer.Option(help="Group's gradient to everybody's. \\[default: 0.1]")] = None,
+    omega2: Annotated[float | None, typer.Option(help="Largest sum of squared weights. \\[default: 1]")] = None,
+    gap: Annotated[float | None, typer.Option(help="f(x_0) - f*. \\[default: 2.3]")] = None,
+    measure: Annotated[
+        list[Path] | None,
+        typer.Option(help="A finished run, or a folder of them (a sweep): measure the constants there. Repeatable."),
+    ] = None,
+    models: Annotated[int, typer.Option(min=2, help="Models to look at in each run.")] = 9,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER; for --measure.")] = "auto",
+    figure: Annotated[Path | None, typer.Option(help="Draw it: a .png, .pdf or .svg file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """The paper's bound and its best G at your settings, whether they say anything, and what to choose instead.
+
+    The recommendation comes from plans of every G, and from runs where --measure names some. Examples:
+    pipecycle theory --groups 1-10 --delta 0.3; pipecycle theory --measure runs/my-sweep --figure theory.png"""
+    kind = _kind(figure)
+    given = {
+        "delta": delta,
+        "world.harvest": harvest,
+        "world.clients": clients,
+        "world.session": session,
+        "world.slots": slots,
+        "world.trial": trial,
+        "train.lr": lr,
+    }
+    known = _constants(L=smoothness, sigma2=sigma2, alpha=alpha, beta=beta, omega2=omega2, f0_gap=gap)
+    wanted = None if groups is None else _numbers(groups)
+    with progress() as bar:
+        if measure:
+            _refuse(policy, {**given, **known})
+            studies = [_measured(family, wanted, models, device, bar) for family in families(measure)]
+        else:
+            chosen = configured(Config(), None, policy, given, None)
+            plans = _plans(chosen, wanted or USUAL, bar)
+            studies = [Study(chosen, Constants(**{"L": 1.0, **known}), True, plans, ())]
+    if figure is not None and kind is not None:
+        from pipecycle.report.figures import look, save
+        from pipecycle.theory.figure import draw
+
+        with look():
+            write(figure, save(draw(studies), kind))
+    if as_json:
+        print(json.dumps(finite({"studies": [study.figures() for study in studies], "figure": figure and str(figure)})))
+        return
+    from pipecycle.theory.tables import show
+
+    console = Console()
+    for place, study in enumerate(studies):
+        if place:
+            console.rule()
+        show(study, console)
+    if figure is not None:
+        console.print(f"Figure: {figure}", highlight=False, soft_wrap=True)
+
+
+def _plans(config: Config, groups: list[int], bar: Progress) -> tuple[Planned, ...]:
+    task = bar.add_task(f"planning {config.policy}", total=len(groups) * config.world.slots)
+    found = tuple(plan_at(config, one, lambda: bar.advance(task)) for one in groups)
+    bar.remove_task(task)
+    return found
+
+
+def _measured(family: Family, wanted: list[int] | None, models: int, device: str, bar: Progress) -> Study:
+    from pipecycle.theory.measure import measure
+
+    found = []
+    for run in family.runs:
+        task = bar.add_task(run.label, total=1.0)
+        shown = partial(_advance, bar, task)
+        found.append(measure(run.record, run.label, models=models, device=device, progress=shown))
+        bar.remove_task(task)
+    chosen = wanted or sorted({*family.groups, *USUAL})
+    plans = _plans(family.config, chosen, bar) if family.grouped else ()
+    return Study(family.config, largest(found), False, plans, tuple(found))
+
+
+def _advance(bar: Progress, task: TaskID, what: str, share: float) -> None:
+    bar.update(task, description=what, completed=share)
+
+
+def _constants(**given: float | None) -> dict[str, float]:
+    known = {name: value for name, value in given.items() if value is not None}
+    for name, value in known.items():
+        positive = name in ("L", "f0_gap")
+        if not 0 <= value < inf or (positive and value == 0):
+            needed = "a positive number" if positive else "a number of at least 0"
+            raise InputError(f"{'gap' if name == 'f0_gap' else name} = {value}: needs {needed}")
+    return known
+
+
+def _refuse(policy: str | None, given: dict[str, object]) -> None:
+    """A run brings its own settings and constants."""
+    for key, value in {"policy": policy, **given}.items():
+        if value is not None:
+            option = "gap" if key == "f0_gap" else key.rpartition(".")[2]
+            raise InputError(f"--measure and --{option}: a run has its own, give one of them")
+
+
+def _numbers(text: str) -> list[int]:
+    """1,2,5-8 as a list without repetitions."""
+    found: set[int] = set()
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()):
+            raise InputError(f"--groups {text}: needs whole numbers or ranges, such as 1,2,5-8")
+        found.update(range(int(low), int(high or low) + 1))
+    if not found or min(found) < 1:
+        raise InputError(f"--groups {text}: needs at least 1 concurrent group")
+    return sorted(found)
+
+
+def _kind(figure: Path | None) -> str | None:
+    if figure is None:
+        return None
+    from pipecycle.report.figures import FORMATS
+
+    kind = figure.suffix.lower().lstrip(".")
+    if kind not in FORMATS:
+        raise InputError(f"--figure {figure}: needs a name that ends in {', '.join(f'.{one}' for one in FORMATS)}")
+    return kind

@@ -1,0 +1,234 @@
+"""The constants of the bounds from a real problem: smoothness, noise, heterogeneity, along models of a real run.
+
+Assumptions 1 to 3 bound quantities over all models and clients.  What can be measured is the largest value at those
+models that were looked at: a lower bound of the constant, so bounds that are built on it are, if anything, too small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from math import sqrt
+from typing import Protocol
+
+import numpy as np
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from pipecycle.errors import InputError
+from pipecycle.lineage import Floats
+from pipecycle.models import split as unflatten
+from pipecycle.schedule import Schedule
+from pipecycle.streams import Ints, streams
+from pipecycle.theory.system import Constants
+from pipecycle.train.problems import Problem, on_device
+
+SAMPLES = 1024
+"""The global curvature is taken on this many samples at most."""
+MEMORY = 2 << 30
+"""Bytes that the gradients of all clients may take."""
+Step = Callable[[], None]
+
+
+class Objective(Protocol):
+    """f_1 .. f_N: a differentiable mean loss over samples, and who holds which."""
+
+    @property
+    def holds(self) -> Sequence[Tensor]:
+        """The samples of every client."""
+
+    def loss(self, x: Tensor, samples: Tensor) -> Tensor: ...
+
+
+class Learnt:
+    """The objective that the clients of a problem descend: cross-entropy, plus weight decay if there is any."""
+
+    def __init__(self, problem: Problem, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
+        self._images, self._labels = on_device(problem.task.x_train, problem.task.y_train, device, dtype)
+        self._module = deepcopy(problem.module).to(device=device, dtype=dtype)
+        self._names = [name for name, _ in self._module.named_parameters()]
+        self._decay = problem.recipe.sgd.weight_decay
+        self.holds = [torch.from_numpy(mine).to(device) for mine in problem.split]
+
+    def loss(self, x: Tensor, samples: Tensor) -> Tensor:
+        weights = dict(zip(self._names, unflatten(self._module, x), strict=True))
+        logits = torch.func.functional_call(self._module, weights, (self._images[samples],))
+        found = torch.nn.functional.cross_entropy(logits, self._labels[samples])
+        return found + self._decay / 2 * x.square().sum() if self._decay else found
+
+
+@frozen
+class Estimate:
+    """A constant, with an error bar."""
+
+    value: float
+    """As the assumption wants it: the largest that was seen."""
+    mean: float
+    error: float
+    """Of the mean; `kind` says which."""
+    kind: str
+
+
+@frozen(eq=False)
+class Look:
+    """What one model shows; heterogeneity as (largest, mean) over the groups, the others over clients."""
+
+    loss: float
+    gradient2: float
+    """||grad f||^2."""
+    smoothness: tuple[float, float]
+    """Of the clients that were drawn."""
+    curvature: float
+    """The largest eigenvalue of the Hessian of f itself."""
+    sigma2: tuple[float, float]
+    alpha: tuple[float, float]
+    beta: tuple[float, float]
+
+
+def gradient(objective: Objective, x: Tensor, samples: Tensor) -> tuple[float, Tensor]:
+    """The mean loss over some samples, and its gradient."""
+    x = x.detach().requires_grad_()
+    loss = objective.loss(x, samples)
+    (slope,) = torch.autograd.grad(loss, x)
+    return float(loss.detach()), slope
+
+
+def curvature(
+    objective: Objective, x: Tensor, samples: Tensor, start: Tensor, *, rounds: int = 100, tolerance: float = 1e-3
+) -> tuple[float, float]:
+    """(largest magnitude, largest value) of the eigenvalues of the Hessian, by power iteration with
+    Hessian-vector products.  The magnitude rises towards the truth, so stopping early gives too little."""
+    x = x.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(objective.loss(x, samples), x, create_graph=True)
+
+    def iterate(shift: float) -> tuple[float, float]:
+        v, before = start / start.norm(), 0.0
+        for _ in range(rounds):
+            (h,) = torch.autograd.grad(slope, x, v, retain_graph=True)
+            h = h + shift * v
+            size, along = float(h.norm()), float(h @ v)
+            if not size > 0 or abs(size - before) <= tolerance * size:
+                break
+            v, before = h / size, size
+        return size, along
+
+    magnitude, along = iterate(0.0)
+    if along >= 0:
+        return magnitude, magnitude
+    return magnitude, iterate(magnitude)[0] - magnitude
+
+
+def client_gradients(objective: Objective, x: Tensor) -> tuple[Floats, Tensor]:
+    """f_i(x) and grad f_i(x) of every client, one row each."""
+    found = [gradient(objective, x, mine) for mine in objective.holds]
+    return np.array([loss for loss, _ in found]), torch.stack([slope for _, slope in found])
+
+
+def heterogeneity(gradients: Tensor, member: Floats) -> tuple[Floats, Floats]:
+    """||grad f_i - group mean|| for every member of every group, and ||group mean - grad f|| for every group.
+
+    `member` has a row per group with 1 for its members.  Group means, not the printed sums (ALGORITHMS.md 10.24)."""
+    wide = gradients.double()
+    wide = wide - wide.mean(0)  # all differences are the same, and less is cancelled below
+    gram = (wide @ wide.T).cpu().numpy()
+    share = member / member.sum(1, keepdims=True)
+    crossed = share @ gram
+    mean2 = (crossed * share).sum(1)
+    within = np.diag(gram) - 2 * crossed + mean2[:, None]
+    return np.sqrt(np.maximum(within[member > 0], 0.0)), np.sqrt(np.maximum(mean2, 0.0))
+
+
+def noise(objective: Objective, x: Tensor, batches: Ints, slope: Tensor) -> float:
+    """The mean of ||g - grad f_i||^2 over batches, (steps, batch) with -1 for no sample."""
+    found = []
+    for row in batches:
+        samples = torch.from_numpy(row[row >= 0]).to(x.device)
+        found.append(float((gradient(objective, x, samples)[1] - slope).square().sum()))
+    return float(np.mean(found))
+
+
+def memberships(schedule: Schedule) -> Floats:
+    """A row per aggregation, with 1 for every client whose update it took in."""
+    event = schedule.ancestry.event_of_session
+    used = np.flatnonzero(event)
+    member = np.zeros((schedule.ancestry.events, schedule.clients))
+    member[event[used] - 1, schedule.sessions.client[used]] = 1.0
+    return member[member.any(1)]
+
+
+def squared_weights(schedule: Schedule) -> Floats:
+    """Sum of w^2 for every aggregation: 1 / group size where all have the same number of samples."""
+    versions, ancestry = schedule.versions, schedule.ancestry
+    event, weight = ancestry.event_of_session[versions.update], np.abs(versions.weight)
+    total = np.bincount(event, weight, ancestry.events + 1)[1:]
+    squares = np.bincount(event, weight**2, ancestry.events + 1)[1:]
+    return np.asarray(squares[total > 0] / total[total > 0] ** 2)
+
+
+def look(
+    objective: Objective, x: Tensor, member: Floats, batches: dict[int, Ints], trial: int, step: Step = lambda: None
+) -> Look:
+    """Everything about one model; `batches` are those of the clients that noise and smoothness are taken from."""
+    clients, size = len(objective.holds), x.numel()
+    if 4 * clients * size > MEMORY:
+        need = 4 * clients * size / (1 << 30)
+        raise InputError(f"the gradients of {clients:,} clients take {need:.1f} GiB: measuring needs at most 2 GiB")
+    losses, slopes = client_gradients(objective, x)
+    step()
+    alpha, beta = heterogeneity(slopes, member)
+    start = _direction(trial, x)
+    smooth, rough = [], []
+    for client, mine in batches.items():
+        smooth.append(curvature(objective, x, objective.holds[client], start)[0])
+        rough.append(noise(objective, x, mine, slopes[client]))
+        step()
+    everybody = torch.cat(list(objective.holds))
+    if len(everybody) > SAMPLES:
+        some = streams(trial)("theory-samples").permutation(len(everybody))[:SAMPLES]
+        everybody = everybody[torch.from_numpy(some).to(x.device)]
+    top = curvature(objective, x, everybody, start)[1]
+    step()
+    return Look(
+        loss=float(losses.mean()),
+        gradient2=float(slopes.mean(0).double().square().sum()),
+        smoothness=_spread(smooth),
+        curvature=top,
+        sigma2=_spread(rough),
+        alpha=_spread(alpha),
+        beta=_spread(beta),
+    )
+
+
+def estimates(looks: Sequence[Look], squares: Floats) -> dict[str, Estimate]:
+    """The constants by the names of `Constants`; the first look is at x_0, `squares` as from `squared_weights`."""
+    found: dict[str, Estimate] = {}
+    for name, field in (("L", "smoothness"), ("sigma2", "sigma2"), ("alpha", "alpha"), ("beta", "beta")):
+        pairs = np.array([getattr(one, field) for one in looks])
+        error = _standard_error(pairs[:, 1])
+        kind = f"standard error of the mean over {len(looks)} models"
+        found[name] = Estimate(float(pairs[:, 0].max()), float(pairs[:, 1].mean()), error, kind)
+    kind = f"standard error of the mean over {len(squares):,} groups"
+    found["omega2"] = Estimate(float(squares.max()), float(squares.mean()), _standard_error(squares), kind)
+    first, least = looks[0].loss, min(one.loss for one in looks)
+    kind = f"half the way from f* = {least:.3g}, the lowest loss seen, to f* = 0, the lowest possible"
+    found["f0_gap"] = Estimate(first - least, first - least / 2, least / 2, kind)
+    return found
+
+
+def constants(found: dict[str, Estimate]) -> Constants:
+    """As the bounds take them."""
+    return Constants(**{name: estimate.value for name, estimate in found.items()})
+
+
+def _direction(trial: int, x: Tensor) -> Tensor:
+    words = streams(trial)("theory-direction").words(x.numel() + 64)[64:]
+    return torch.from_numpy((words >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0).to(x)
+
+
+def _spread(values: Sequence[float] | Floats) -> tuple[float, float]:
+    return (float(np.max(values)), float(np.mean(values))) if len(values) else (0.0, 0.0)
+
+
+def _standard_error(values: Floats) -> float:
+    return float(np.std(values, ddof=1) / sqrt(len(values))) if len(values) > 1 else 0.0

@@ -1,0 +1,278 @@
+"""A finished run against the theory: constants along its models, the lemmas, event counts, and its stability.
+
+The weights of a run are not kept, so it is trained once more, to the same bits, with a probe at a few models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import attrs
+import numpy as np
+from attrs import frozen
+from torch import Tensor
+
+from pipecycle.errors import InputError
+from pipecycle.lineage import Recipe
+from pipecycle.report.records import Record
+from pipecycle.runs import prepare
+from pipecycle.schedule import Schedule
+from pipecycle.streams import Ints, streams
+from pipecycle.theory import bounds, rates
+from pipecycle.theory.estimate import (
+    Estimate,
+    Learnt,
+    Look,
+    client_gradients,
+    constants,
+    estimates,
+    look,
+    memberships,
+    squared_weights,
+)
+from pipecycle.theory.plans import SUBJECT, system_of
+from pipecycle.theory.rates import KINDS
+from pipecycle.theory.system import System
+from pipecycle.train.analysis import evaluate, version_recipe
+from pipecycle.train.engine import Engine, pick_device
+from pipecycle.train.problems import Problem
+from pipecycle.train.sessions import steady
+
+Progress = Callable[[str, float], None]
+"""What is being done, and how much of it (0 to 1)."""
+
+
+@frozen
+class Point:
+    """One event: the model x_tau that it made, against what the lemmas allow."""
+
+    event: int
+    slot: int
+    depth: int
+    """Aggregations on its line of descent."""
+    others: int
+    """Aggregations before it that are not: |A'(tau)|."""
+    loss: float
+    gradient2: float
+    curvature: float
+    update2: float
+    """||mean update of the group||^2 ..."""
+    lemma_1: float | None
+    """... and its bound."""
+    perturbation2: float
+    """||z_tau - x_tau||^2 ..."""
+    lemma_2: dict[str, float] | None
+    """... and its bound: as_printed, consistent, and counted, with |A'(tau)| instead of d_max (G - 1)."""
+    virtual_loss: float
+    virtual_gradient2: float
+    """f and ||grad f||^2 at z_tau, which the theorem is stated for and nobody ever uses."""
+
+
+@frozen
+class Measured:
+    """What one run shows."""
+
+    label: str
+    policy: str
+    trial: int
+    system: System
+    applies: bool
+    """Whether the bounds are about this run at all: PipeCycle as in the paper, plain SGD."""
+    constants: dict[str, Estimate]
+    points: tuple[Point, ...]
+    events: dict[str, float]
+    """measured; printed and corrected where the paper's rates are about the policy."""
+    depth: int
+    ancestry_max: int
+    lag: float
+    staleness: float
+    """Mean lag of updates that are added to another model than the one they started from."""
+    accuracy: float
+    accuracy_error: float
+    """Standard error by the number of test samples."""
+    start_loss: float
+    peak_loss: float
+    """The largest of the test losses that were recorded and the training losses that were measured."""
+
+    @property
+    def blew_up(self) -> bool:
+        """Whether the loss ever rose clearly above that of the initial model."""
+        return not self.peak_loss <= 1.05 * self.start_loss
+
+    @property
+    def stable_curvature(self) -> float:
+        """What this staleness puts up with."""
+        return rates.stable_curvature(self.staleness, self.system.B, self.system.gamma)
+
+    @property
+    def curvatures(self) -> list[float]:
+        return [point.curvature for point in self.points]
+
+    @property
+    def theorem(self) -> bounds.Bound:
+        """Theorem 1 with the constants and events of this run."""
+        return bounds.theorem(self.system, constants(self.constants), self.events["measured"])
+
+    @property
+    def gradient2(self) -> float:
+        """The smallest squared gradient norm among the models looked at."""
+        return min(point.gradient2 for point in self.points)
+
+    def figures(self) -> dict[str, Any]:
+        """For `--json`."""
+        found: dict[str, Any] = attrs.asdict(self)
+        limit = self.stable_curvature
+        bound = self.theorem
+        found["system"]["d_max"] = self.system.d_max
+        found["theorem"] = {"value": bound.value, "vacuous": bound.vacuous, "measured": self.gradient2}
+        found["stability"] = {"limit": limit, "start": self.curvatures[0], "largest": max(self.curvatures)}
+        return found
+
+
+def measure(
+    record: Record,
+    label: str,
+    *,
+    models: int = 9,
+    clients: int = 5,
+    device: str = "auto",
+    progress: Progress = lambda what, share: None,
+) -> Measured:
+    """Look at `models` models of a run, x_0 and the last included; noise and smoothness are those of `clients`
+    clients, drawn anew for each model."""
+    if record.config is None or record.metrics is None or record.ended is None:
+        raise InputError(f"{record.path}: is not a finished run, so there is nothing to measure")
+    schedule, train = record.schedule, record.config.train
+    events = _events(schedule, int(record.metrics.slot[-1]), models)
+    if len(events) < 2:
+        raise InputError(f"{record.path}: has no aggregation, so there is nothing to measure")
+    _, learnt = prepare(record.config)
+    ancestry = schedule.ancestry
+    recipes: list[Recipe] = []
+    for event in events:
+        recipes += [version_recipe(int(ancestry.event_versions[event])), *_of_event(schedule, event)]
+
+    def tick(engine: Engine) -> None:
+        progress(f"training {label} again", engine.steps_done / max(1, engine.steps_total))
+
+    rows = evaluate(schedule, learnt, recipes, device=device, precision=train.precision, tick=tick)
+    rows = rows.view(len(events), 4, -1)
+    with steady("fp32"):
+        objective = Learnt(learnt, pick_device(device))
+        member = memberships(schedule)
+        looks, views = [], []
+        done, total = 0, len(events) * (clients + 4)
+
+        def step(count: int = 1) -> None:
+            nonlocal done
+            done += count
+            progress(f"looking at {label}", done / total)
+
+        for event, (x, reference, perturbation, update) in zip(events, rows, strict=True):
+            one = look(objective, x, member, _batches(schedule, learnt, event, clients), schedule.trial, step)
+            if not (isfinite(one.loss) and isfinite(one.gradient2) and isfinite(one.smoothness[0])):
+                break  # it has diverged: what is left are no models
+            looks.append(one)
+            views.append((_whole(objective, reference), _whole(objective, x + perturbation), perturbation, update))
+            step(2)
+    events = events[: len(looks)]
+    found = estimates(looks, squared_weights(schedule))
+    system = system_of(schedule, record.config)
+    plain = learnt.recipe.sgd.plain and train.lr_decay == 1.0
+    applies = plain and schedule.policy == "pipecycle" and schedule.meta["settings"].get("relay_mix", 1.0) == 1.0
+    predicted = {kind: rates.expected_events(system, kind) for kind in KINDS}
+    metrics = record.metrics
+    accuracy = float(metrics.accuracy[metrics.at_budget])
+    return Measured(
+        label=label,
+        policy=schedule.policy,
+        trial=schedule.trial,
+        system=system,
+        applies=applies,
+        constants=found,
+        points=tuple(_points(schedule, system, found, events, looks, views, applies)),
+        events={"measured": float(ancestry.events)} | (predicted if schedule.policy in SUBJECT else {}),
+        depth=int(ancestry.depths.max()),
+        ancestry_max=int(ancestry.ancestry_max or 0),
+        lag=float(ancestry.lags.mean()),
+        staleness=float(ancestry.staleness.mean()),
+        accuracy=accuracy,
+        accuracy_error=float(np.sqrt(accuracy * (100 - accuracy) / len(learnt.split.test))),
+        start_loss=looks[0].loss,
+        peak_loss=max(float(np.nanmax(metrics.loss, initial=0.0)), *(one.loss for one in looks)),
+    )
+
+
+def _events(schedule: Schedule, slots: int, models: int) -> list[int]:
+    """x_0, the last event before the run ended, and others between them at equal ratios: most happens early."""
+    last = int(np.searchsorted(schedule.ancestry.event_slots, slots)) - 1
+    between = np.geomspace(max(1, last), 1, max(1, models - 1)).round().astype(int)
+    return [0, *sorted(set(between[between <= last].tolist()))]
+
+
+def _of_event(schedule: Schedule, event: int) -> list[Recipe]:
+    """The group's reference, the perturbation and the group's update, as recipes."""
+    ancestry, versions = schedule.ancestry, schedule.versions
+    nothing = (np.empty(0, np.int64), np.empty(0))
+    if event == 0:
+        return [version_recipe(0), Recipe(*nothing, *nothing), Recipe(*nothing, *nothing)]
+    mine = ancestry.event_of_session[versions.update] == event
+    sessions, weights = versions.update[mine].astype(np.int64), versions.weight[mine]
+    reference = int(schedule.sessions.reference[sessions].min())
+    return [version_recipe(reference), ancestry.perturbation(event), Recipe(*nothing, sessions, weights)]
+
+
+def _batches(schedule: Schedule, learnt: Problem, event: int, clients: int) -> dict[int, Ints]:
+    """The batches of the next session of some clients after an event, as the run itself draws them."""
+    slot = int(schedule.ancestry.event_slots[event])
+    order = streams(schedule.trial)("theory-clients", event).permutation(schedule.clients)[:clients]
+    before = schedule.sessions.client[schedule.sessions.start <= slot]
+    steps = int(np.max(schedule.length))
+    drawn = learnt.batches(steps)(order, np.bincount(before, minlength=schedule.clients)[order])
+    return dict(zip(order.tolist(), drawn, strict=True))
+
+
+def _whole(objective: Learnt, x: Tensor) -> tuple[float, float]:
+    """f(x) and ||grad f(x)||^2."""
+    losses, slopes = client_gradients(objective, x)
+    return float(losses.mean()), float(slopes.mean(0).double().square().sum())
+
+
+def _points(
+    schedule: Schedule,
+    system: System,
+    found: dict[str, Estimate],
+    events: list[int],
+    looks: list[Look],
+    views: list[tuple[tuple[float, float], tuple[float, float], Tensor, Tensor]],
+    applies: bool,
+) -> list[Point]:
+    ancestry, known = schedule.ancestry, constants(found)
+    points, largest = [], 0.0
+    for event, one, (reference, virtual, perturbation, update) in zip(events, looks, views, strict=True):
+        depth = int(ancestry.depths[ancestry.event_versions[event]])
+        largest = max(largest, one.gradient2, reference[1])
+        lemma_2 = {
+            "as_printed": bounds.lemma_2(system, known, largest),
+            "consistent": bounds.lemma_2(system, known, largest, "consistent"),
+            "counted": bounds.lemma_2(system, known, largest, "consistent", event - depth),
+        }
+        points.append(
+            Point(
+                event=event,
+                slot=int(ancestry.event_slots[event]),
+                depth=depth,
+                others=event - depth,
+                loss=one.loss,
+                gradient2=one.gradient2,
+                curvature=one.curvature,
+                update2=float(update.double().square().sum()),
+                lemma_1=bounds.lemma_1(system, known, reference[1]) if applies and event else None,
+                perturbation2=float(perturbation.double().square().sum()),
+                lemma_2=lemma_2 if applies and event else None,
+                virtual_loss=virtual[0],
+                virtual_gradient2=virtual[1],
+            )
+        )
+    return points

@@ -1,0 +1,228 @@
+"""What schedules really do at each G, and which G that speaks for.
+
+The paper's bound cannot choose G: with two groups or more it never says more than smoothness alone (`least_ratio`).
+A plan can: it knows how many clients a chain meets, how many rounds of updates the served model has behind it, and
+how much of what the fleet has paid for is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+from attrs import frozen
+
+from pipecycle.config import Config
+from pipecycle.energy import units
+from pipecycle.errors import InputError
+from pipecycle.harvest import Bernoulli
+from pipecycle.plan import Run
+from pipecycle.registry import build, parameters, policy_class
+from pipecycle.report.tables import paired
+from pipecycle.schedule import Schedule
+from pipecycle.specs import parse_harvest
+from pipecycle.theory import rates
+from pipecycle.theory.system import System
+
+SUBJECT = ("pipecycle", "pipecycle+")
+"""What the paper's rates and chains are about; its bounds are about the first alone."""
+ENOUGH = 0.95
+"""Rounds count as equal from here on; the horizon alone cuts off about this much."""
+
+
+@frozen
+class Planned:
+    """A policy at one G, without training."""
+
+    system: System
+    aggregations: int
+    group_size: float | None
+    rounds: float
+    """Whole group updates behind the model that is served at the end."""
+    depth: int
+    lag: float | None
+    staleness: float | None
+    """Mean lag of updates that are added to another model than the one they started from."""
+    coverage: int
+    """Clients in the chain that has met the fewest."""
+    participants: int
+    share: float
+    """Of the finished sessions, those that are in the model served at the end."""
+    spent: float
+    rule: int | None
+    """What the coverage rule says, for PipeCycle at saturation; None where it says nothing."""
+
+    @property
+    def groups(self) -> int:
+        return self.system.G
+
+    @property
+    def stable_curvature(self) -> float:
+        return rates.stable_curvature(self.staleness or 0.0, self.system.B, self.system.gamma)
+
+
+@frozen
+class Advice:
+    """A number of groups, and why."""
+
+    groups: int | None
+    reason: str
+    source: str
+    """`measured` or `planned`."""
+
+
+def system_of(schedule: Schedule, config: Config) -> System:
+    """The pipeline of a planned run; where the harvest is no coin, delta is what a client really got per slot."""
+    harvest, settings = parse_harvest(config.world.harvest), schedule.meta["settings"]
+    gained = units(int(schedule.energy.harvested[-1])) / (schedule.clients * schedule.slots)
+    delta = float(harvest.rate) if isinstance(harvest, Bernoulli) and harvest.rate.ndim == 0 else min(1.0, gained)
+    return System(
+        B=config.world.session,
+        G=int(settings.get("groups") or 1),
+        gamma=config.train.lr,
+        slots=schedule.slots,
+        clients=schedule.clients,
+        delta=delta,
+        group_size=settings.get("group_size"),
+    )
+
+
+def plan_at(config: Config, groups: int, tick: Callable[[], None] = lambda: None) -> Planned:
+    """Plan a configuration with that many groups; `tick` is called after every slot."""
+    if "groups" not in parameters(policy_class(config.policy)):
+        raise InputError(f"{config.policy} has no groups: the theory is about schedulers that have")
+    world = config.world
+    run = Run(
+        build(config.policy, {**config.settings, "groups": groups}),
+        parse_harvest(world.harvest),
+        world.clients,
+        world.slots,
+        session=world.session,
+        budget=world.budget,
+        trial=world.trial,
+        capacity=world.capacity,
+        initial=world.initial,
+    )
+    for _ in run.steps():
+        tick()
+    return planned(run.schedule(), config)
+
+
+def planned(schedule: Schedule, config: Config) -> Planned:
+    """The figures of a schedule."""
+    ancestry, system = schedule.ancestry, system_of(schedule, config)
+    served = int(schedule.publications.version[-1]) if len(schedule.publications.version) else 0
+    finished = int((schedule.sessions.end >= 0).sum())
+    saturated = schedule.policy == "pipecycle" and system.delta > rates.saturation(system.B, "corrected")
+    usual = all(schedule.meta["settings"].get(key) is None for key in ("group_size", "interval"))
+    lags = ancestry.lags
+    return Planned(
+        system=system,
+        aggregations=ancestry.events,
+        group_size=float(ancestry.group_sizes.mean()) if ancestry.events else None,
+        rounds=ancestry.rounds(served),
+        depth=max(chain.depth for chain in ancestry.chains),
+        lag=float(lags.mean()) if len(lags) else None,
+        staleness=float(ancestry.staleness.mean()) if len(lags) else None,
+        coverage=min(chain.coverage for chain in ancestry.chains),
+        participants=int((schedule.participation() > 0).sum()),
+        share=len(np.unique(ancestry.sessions(served))) / finished if finished else 0.0,
+        spent=units(int(schedule.energy.spent[-1])),
+        rule=rates.chain_coverage(system.clients, system.G, system.B) if saturated and usual else None,
+    )
+
+
+def recommend(plans: Sequence[Planned], curvature: float | None = None) -> Advice:
+    """The G that the plans speak for.
+
+    Out are those whose stale updates are not known to be stable (`curvature` is what was measured, if it was), then
+    those with a chain that has not met everybody, then those with fewer rounds than the best.  Of the rest, the one
+    with most of the paid sessions in the served model, which is also the one with the largest groups."""
+    alive = [one for one in plans if one.aggregations]
+    if not alive:
+        return Advice(None, "Nothing is aggregated at any of these G: too few slots or too little energy.", "planned")
+    out: list[str] = []
+    pool = _sift(alive, lambda one: _stable(one, curvature), _unstable, out)
+    pool = _sift(pool, lambda one: one.coverage >= ENOUGH * one.participants, _narrow, out)
+    most = max(one.rounds for one in pool)
+    pool = _sift(pool, lambda one: one.rounds >= ENOUGH * most, _slow, out)
+    best = max(pool, key=lambda one: (round(one.share, 2), one.group_size or 0.0, -one.groups))
+    out += [f"G = {one.groups}: {100 * one.share:.0f} % of the sessions" for one in pool if one is not best]
+    reason = (
+        f"Every chain meets at least {best.coverage} of {best.participants} participants; the served model has "
+        f"{best.rounds:,.0f} rounds behind it and holds {100 * best.share:.0f} % of the sessions, "
+        f"{best.group_size:.3g} to a group."
+    )
+    if not _stable(best, curvature):
+        reason += f" But none is safe: this one is {_unstable(best).split(': ')[1]}."
+    return Advice(best.groups, reason + (f" Against the others: {'; '.join(out)}." if out else ""), "planned")
+
+
+def recommend_measured(
+    accuracy: dict[int, dict[int, tuple[float, float]]], plans: Sequence[Planned], curvature: float | None = None
+) -> Advice:
+    """The G with the best measured accuracy, `{G: {trial: (percent, standard error)}}`; where that does not tell,
+    what the plans say among those that are not told apart.
+
+    With two trials or more in common, differences are paired and their own spread counts; with one, the standard
+    error by the number of test samples does."""
+    means = {groups: float(np.mean([value for value, _ in runs.values()])) for groups, runs in accuracy.items()}
+    best = max(means, key=lambda groups: means[groups])
+    close = [groups for groups in means if groups == best or _close(accuracy[best], accuracy[groups])]
+    listed = ", ".join(f"{means[groups]:.1f} % at G = {groups}" for groups in sorted(means))
+    trials = max(len(runs) for runs in accuracy.values())
+    said = f"Measured, {trials} trial{'s' * (trials > 1)}: {listed}. "
+    if len(close) == 1:
+        return Advice(best, said + f"G = {best} is ahead by more than the noise.", "measured")
+    first, last = sorted(close)[:-1], max(close)
+    names = f"{', '.join(map(str, first))} and {last}"
+    advice = recommend([one for one in plans if one.groups in close], curvature)
+    if advice.groups is None:
+        return Advice(best, said + f"G = {names} are within the noise of each other.", "measured")
+    said += f"G = {names} are within the noise of each other; of these by the plan: "
+    return Advice(advice.groups, said + advice.reason[0].lower() + advice.reason[1:], "measured")
+
+
+def figures(one: Planned) -> dict[str, Any]:
+    """For `--json`."""
+    found = attrs.asdict(one)
+    found.pop("system")
+    return {"groups": one.groups} | found
+
+
+def _close(best: dict[int, tuple[float, float]], other: dict[int, tuple[float, float]]) -> bool:
+    values = [{trial: value for trial, (value, _) in runs.items()} for runs in (best, other)]
+    gap = paired(*values)
+    if gap is not None and gap.low is not None:
+        return gap.low <= 0
+    one, two = (np.array(list(runs.values())) for runs in (best, other))
+    return bool(one[:, 0].mean() - two[:, 0].mean() <= 1.96 * np.hypot(one[:, 1].mean(), two[:, 1].mean()))
+
+
+def _sift(
+    pool: list[Planned], keep: Callable[[Planned], bool], why: Callable[[Planned], str], out: list[str]
+) -> list[Planned]:
+    """Those that pass, or the best there is where nobody does."""
+    kept = [one for one in pool if keep(one)]
+    if not kept:
+        kept = [min(pool, key=lambda one: (one.staleness or 0.0, one.participants - one.coverage, one.groups))]
+    out += [why(one) for one in pool if one not in kept]
+    return kept
+
+
+def _stable(one: Planned, curvature: float | None) -> bool:
+    stale = one.staleness or 0.0
+    return stale <= 1.0 if curvature is None else curvature <= one.stable_curvature
+
+
+def _unstable(one: Planned) -> str:
+    return f"G = {one.groups}: stale by {one.staleness:.2g} versions, stable below curvature {one.stable_curvature:.2g}"
+
+
+def _narrow(one: Planned) -> str:
+    return f"G = {one.groups}: a chain meets {one.coverage} of {one.participants}"
+
+
+def _slow(one: Planned) -> str:
+    return f"G = {one.groups}: {one.rounds:,.0f} rounds"

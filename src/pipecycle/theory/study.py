@@ -1,0 +1,178 @@
+"""One question to the theory: a configuration at several G, planned, and measured where there are runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from attrs import frozen
+
+from pipecycle.config import Config
+from pipecycle.errors import InputError
+from pipecycle.registry import parameters, policy_class
+from pipecycle.report.records import Record, load
+from pipecycle.theory import bounds, rates
+from pipecycle.theory.plans import SUBJECT, Advice, Planned, figures, recommend, recommend_measured
+from pipecycle.theory.rates import KINDS
+from pipecycle.theory.system import Constants, System
+
+if TYPE_CHECKING:
+    from pipecycle.theory.measure import Measured
+
+
+@frozen
+class Found:
+    """A run to be measured, and what it is called beside the others."""
+
+    record: Record
+    label: str
+
+
+@frozen
+class Family:
+    """Finished runs that differ by nothing but their groups and the trial."""
+
+    config: Config
+    runs: tuple[Found, ...]
+
+    @property
+    def grouped(self) -> bool:
+        return "groups" in parameters(policy_class(self.config.policy))
+
+    @property
+    def groups(self) -> list[int]:
+        """The numbers of groups that were run."""
+        return sorted(
+            {int(run.record.schedule.meta["settings"]["groups"]) for run in self.runs} if self.grouped else ()
+        )
+
+
+@frozen
+class Study:
+    """What the command shows."""
+
+    config: Config
+    constants: Constants
+    assumed: bool
+    """Whether the constants were given or taken for granted, and not measured."""
+    plans: tuple[Planned, ...]
+    measured: tuple[Measured, ...]
+
+    @property
+    def about(self) -> bool:
+        """Whether the paper's theory is about this policy."""
+        return self.config.policy in SUBJECT
+
+    @property
+    def system(self) -> System:
+        return self.plans[0].system if self.plans else self.measured[0].system
+
+    @property
+    def curvature(self) -> float | None:
+        """The largest along runs that did not blow up, if there are any; else that of x_0, which all runs share."""
+        calm = [max(one.curvatures) for one in self.measured if not one.blew_up]
+        return max(calm or [one.curvatures[0] for one in self.measured], default=None)
+
+    @property
+    def advice(self) -> Advice | None:
+        if not self.plans:
+            return None
+        accuracy: dict[int, dict[int, tuple[float, float]]] = {}
+        for one in self.measured:
+            accuracy.setdefault(one.system.G, {})[one.trial] = (one.accuracy, one.accuracy_error)
+        if len(accuracy) > 1:
+            return recommend_measured(accuracy, self.plans, self.curvature)
+        return recommend(self.plans, self.curvature)
+
+    def bound_row(self, plan: Planned) -> dict[str, Any]:
+        """The paper's bound at one G."""
+        system, known = plan.system, self.constants
+        row: dict[str, Any] = {
+            "groups": system.G,
+            "step_limit": bounds.step_limit(system, known.L),
+            "step_limit_theorem": bounds.step_limit(system, known.L, "theorem"),
+            "step_limit_proof": bounds.step_limit(system, known.L, "proof"),
+            "largest_L": bounds.step_limit(system, 1.0) / system.gamma,
+            "zeta": bounds.zeta(system, known.L),
+            "least_ratio": bounds.least_ratio(system),
+        }
+        for reading in ("as_printed", "consistent"):
+            bound = bounds.corollary(system, known, reading)
+            row[reading] = {"value": bound.value, "vacuous": bound.vacuous}
+        row["best_step"] = bounds.best_step(system, known)
+        row["at_best_step"] = bounds.corollary(attrs.evolve(system, gamma=row["best_step"]), known).value
+        return row
+
+    def _expected(self, plan: Planned) -> dict[str, Any]:
+        return {
+            "members": plan.system.n_G,
+            "rate": {kind: rates.event_rate(plan.system, kind) for kind in KINDS},
+            "expected": {kind: rates.expected_events(plan.system, kind) for kind in KINDS},
+        }
+
+    def figures(self) -> dict[str, Any]:
+        """For `--json`; what is infinite or no number becomes null."""
+        system = self.system
+        star = bounds.optimal_groups(system, self.constants.L)
+        found: dict[str, Any] = {
+            "policy": self.config.policy,
+            "system": attrs.asdict(system) | {"d_max": system.d_max},
+            "constants": attrs.asdict(self.constants) | {"assumed": self.assumed},
+            "smoothness_alone": bounds.smoothness_alone(self.constants),
+        }
+        if self.about:
+            found["optimal_groups"] = {"value": star, "whole": bounds.best_whole_groups(system, self.constants.L)}
+            found["bounds"] = [self.bound_row(plan) for plan in self.plans]
+        found["plans"] = [figures(plan) | (self._expected(plan) if self.about else {}) for plan in self.plans]
+        found["measured"] = [one.figures() for one in self.measured]
+        found["recommendation"] = None if self.advice is None else attrs.asdict(self.advice)
+        return found
+
+
+def families(paths: Iterable[Path]) -> list[Family]:
+    """Finished runs below some folders, by everything that decides them but their groups and the trial."""
+    found: dict[str, list[Record]] = {}
+    configs: dict[str, Config] = {}
+    unfinished = 0
+    for group in load(paths):
+        for record in group.records:
+            if record.config is None or record.ended is None or record.metrics is None:
+                unfinished += 1
+                continue
+            facts = {key: value for key, value in record.facts.items() if key != "policy.groups"}
+            key = json.dumps(facts, sort_keys=True, default=str)
+            found.setdefault(key, []).append(record)
+            configs.setdefault(key, record.config.changed({"world.clients": record.schedule.clients}))
+    if not found:
+        raise InputError("--measure: needs finished runs, and there are only unfinished ones or lone schedules")
+    return [Family(configs[key], tuple(_labelled(runs))) for key, runs in found.items()]
+
+
+def _labelled(runs: list[Record]) -> list[Found]:
+    """By what tells them apart, fewest groups first."""
+    several = len({run.trial for run in runs}) > 1
+    found = []
+    for run in runs:
+        groups = run.schedule.meta["settings"].get("groups")
+        words = [f"G = {groups}"] * (groups is not None) + [f"trial {run.trial}"] * (several or groups is None)
+        found.append(Found(run, ", ".join(words)))
+    return sorted(found, key=lambda one: (one.record.schedule.meta["settings"].get("groups") or 0, one.record.trial))
+
+
+def largest(found: Sequence[Measured]) -> Constants:
+    """Constants that hold for all of some runs."""
+    names = [field.name for field in attrs.fields(Constants)]
+    return Constants(**{name: max(one.constants[name].value for one in found) for name in names})
+
+
+def finite(value: Any) -> Any:
+    """The same with None for numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not isfinite(value) else value

@@ -1,0 +1,262 @@
+"""A study as tables and sentences that a person can read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import isinf, isnan
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from pipecycle.theory import bounds, rates
+from pipecycle.theory.rates import KINDS
+from pipecycle.theory.study import Study
+
+if TYPE_CHECKING:
+    from pipecycle.theory.measure import Measured
+
+NAMES = {
+    "L": "L, smoothness",
+    "sigma2": "sigma^2, noise of a batch",
+    "alpha": "alpha, client to group",
+    "beta": "beta, group to all",
+    "omega2": "omega^2, squared weights",
+    "f0_gap": "f(x_0) - f*",
+}
+
+
+def show(study: Study, console: Console) -> None:
+    """Everything, most important last."""
+    system = study.system
+    say(
+        console,
+        f"[bold]{study.config.policy}[/]: {system.clients:,} clients, sessions of B = {system.B} slots, lr "
+        f"{system.gamma:g}, {system.slots:,} slots, delta = {number(system.delta)}"
+        + (f"; d_max = {system.d_max:,}" if study.about else ""),
+    )
+    if study.measured:
+        data = study.config.data
+        kind = "IID" if data.alpha is None else f"Dirichlet({data.alpha:g})"
+        kind = f"split by {data.split}" if data.split else kind
+        say(console, f"Measured on {data.name} with {study.config.train.model}, {kind}.")
+    if study.measured:
+        _measured(study, console)
+    if study.plans:
+        if study.about:
+            _bounds(study, console)
+        _events(study, console)
+        _chains(study, console)
+    advice = study.advice
+    if advice is not None:
+        what = "No recommendation." if advice.groups is None else f"Recommended: G = {advice.groups}."
+        say(console, f"[bold]{what}[/] {advice.reason}")
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """As short as it can be: 1.38e-09, 0.042, 741, 5.3e+08."""
+    if value is None or isnan(value):
+        return "-"
+    if isinf(value):
+        return "inf"
+    if value and not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == round(value) else f"{value:.{digits}g}"
+
+
+def say(console: Console, text: str) -> None:
+    console.print(text, highlight=False)
+
+
+def _table(console: Console, title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], left: str = "") -> None:
+    """`left` names the columns that are words."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for head in heads:
+        words = head in left.split(", ")
+        table.add_column(head, justify="left" if words else "right")
+    for row in rows:
+        table.add_row(*row)
+    say(console, f"\n[bold]{title}[/]")
+    console.print(table, highlight=False)
+
+
+def _bounds(study: Study, console: Console) -> None:
+    known, system = study.constants, study.system
+    rows = []
+    for plan in study.plans:
+        row = study.bound_row(plan)
+        rows.append(
+            (
+                str(plan.groups),
+                number(row["step_limit"]),
+                number(row["largest_L"]),
+                number(row["zeta"]),
+                "vacuous" if row["as_printed"]["vacuous"] else number(row["as_printed"]["value"]),
+                number(row["at_best_step"]),
+                number(row["least_ratio"]),
+            )
+        )
+    given = "assumed, see --L and --measure" if study.assumed else "measured, the largest seen"
+    _table(
+        console,
+        f"The paper's bound on the smallest squared gradient norm; L = {number(known.L)}, {given}",
+        ("G", "holds for lr <", "and for L <", "zeta", "bound", "at its best lr", "ratio at least"),
+        rows,
+    )
+    star = bounds.optimal_groups(system, known.L)
+    trivial = bounds.smoothness_alone(known)
+    say(
+        console,
+        f"Smoothness alone gives 2 L (f(x_0) - f*) = {number(trivial)}. 'ratio at least' is the smallest that bound / "
+        "this can be, at any lr and any L; above 1 the theorem adds nothing.",
+    )
+    useful = [plan.groups for plan in study.plans if study.bound_row(plan)["as_printed"]["value"] < trivial]
+    says = f"says something at G = {', '.join(map(str, useful))}" if useful else "says nothing at any of these G"
+    say(console, f"So the bound {says}. The paper's G* = {number(star, 7)} comes from it, and so means as much.")
+    if study.config.policy != "pipecycle":
+        say(console, "It is a bound for pipecycle; relays that mix models are not covered by its proof.")
+
+
+def _events(study: Study, console: Console) -> None:
+    if not study.about:
+        rows = [(str(plan.groups), number(plan.group_size), number(plan.aggregations)) for plan in study.plans]
+        _table(console, "Aggregations, planned", ("G", "mean size", "planned"), rows)
+        return
+    found = []
+    for plan in study.plans:
+        system = plan.system
+        row = [str(plan.groups), str(system.n_G), number(plan.group_size)]
+        row += [number(rates.event_rate(system, kind)) for kind in KINDS]
+        row += [number(round(rates.expected_events(system, kind))) for kind in KINDS]
+        found.append([*row, number(plan.aggregations)])
+    heads = ("G", "n_G", "mean size", "rate, printed", "corrected", "S r, printed", "corrected", "planned")
+    _table(console, "Aggregations: the paper's event rate r, and what a plan does", heads, found)
+
+
+def _chains(study: Study, console: Console) -> None:
+    rows = []
+    for plan in study.plans:
+        rows.append(
+            (
+                str(plan.groups),
+                number(plan.depth),
+                number(round(plan.rounds, 1)),
+                number(plan.lag),
+                number(plan.staleness),
+                number(plan.stable_curvature),
+                "-" if plan.rule is None else str(plan.rule),
+                f"{plan.coverage} of {plan.participants}",
+                f"{100 * plan.share:.0f} %",
+            )
+        )
+    heads = ("G", "depth", "rounds", "lag", "stale", "stable to", "rule", "a chain meets", "served")
+    _table(console, "Models: planned, nothing trained", heads, rows)
+    say(
+        console,
+        "rounds: whole group updates behind the served model. stale: mean lag of updates added to another model than "
+        "their own; stable to: the curvature that it puts up with. rule: N / gcd(ceil(B / R), N / n_G) clients, at "
+        "saturation. served: sessions that are in the served model.",
+    )
+
+
+def _measured(study: Study, console: Console) -> None:
+    many = len(study.measured) > 1
+    one = study.measured[0]
+    _table(
+        console,
+        f"Constants of {one.label}, by {len(one.points)} models",
+        ("constant", "largest", "mean", "kind of error"),
+        [
+            (NAMES[name], number(found.value), f"{number(found.mean)} ± {number(found.error, 2)}", found.kind)
+            for name, found in one.constants.items()
+        ],
+        left="constant, kind of error",
+    )
+    if many:
+        _table(
+            console,
+            "Constants of all runs, the largest seen",
+            ("run", *NAMES),
+            [(one.label, *(number(one.constants[name].value) for name in NAMES)) for one in study.measured],
+            left="run",
+        )
+    heads = ["run", "aggregations", "depth", "tau - pi(tau)"]
+    if study.about:
+        heads = ["run", "aggregations", "S r, printed", "corrected", "depth", "d_max", "tau - pi(tau)", "G"]
+    rows = []
+    for one in study.measured:
+        cells = dict(zip(heads, [""] * len(heads), strict=True)) | {
+            "run": one.label,
+            "aggregations": number(one.events["measured"]),
+            "depth": number(one.depth),
+            "tau - pi(tau)": number(one.ancestry_max),
+        }
+        if study.about:
+            cells["S r, printed"], cells["corrected"] = (number(round(one.events[kind])) for kind in KINDS)
+            cells["d_max"], cells["G"] = number(one.system.d_max), number(one.system.G)
+        rows.append([cells[head] for head in heads])
+    what = "Events and depth: measured against predicted" if study.about else "Events and depth, measured"
+    _table(console, what, heads, rows, left="run")
+    subject = [one for one in study.measured if one.applies]
+    if subject:
+        _lemmas(subject, console)
+    _stability(study.measured, console)
+
+
+def _lemmas(subject: Sequence[Measured], console: Console) -> None:
+    rows = []
+    for one in subject:
+        late = one.points[-1]
+        assert late.lemma_2 is not None
+        first = max(point.update2 for point in one.points[1:])
+        rows.append(
+            (
+                one.label,
+                number(first),
+                number(min(point.lemma_1 or 0.0 for point in one.points[1:])),
+                number(late.perturbation2),
+                *(number(late.lemma_2[key]) for key in ("as_printed", "consistent", "counted")),
+                number(one.gradient2),
+                number(late.virtual_gradient2),
+            )
+        )
+    _table(
+        console,
+        "Lemmas: squared norms of the largest update, the last z - x, the smallest and last gradient",
+        ("run", "update^2", "Lemma 1", "(z-x)^2", "Lemma 2", "all copies", "counted", "grad^2 at x", "at z"),
+        rows,
+        left="run",
+    )
+    say(
+        console,
+        "Lemma 2 as printed; all copies: of Gamma^2 are kept; counted: with the real number of foreign updates "
+        "instead of d_max (G - 1). grad^2: of f, the smallest at any x, and at the last z.",
+    )
+
+
+def _stability(found: Sequence[Measured], console: Console) -> None:
+    rows = []
+    for one in found:
+        limit, curve = one.stable_curvature, one.curvatures
+        rows.append(
+            (
+                one.label,
+                number(one.staleness),
+                number(limit),
+                number(curve[0]),
+                number(max(curve)),
+                number(curve[-1]),
+                "unstable" if curve[0] > limit else "stable",
+                f"{number(one.peak_loss / one.start_loss)} x" if one.blew_up else "no",
+                f"{one.accuracy:.1f} %",
+            )
+        )
+    heads = ("run", "stale", "stable to", "at x_0", "largest", "last", "predicted", "loss rose", "accuracy")
+    _table(
+        console,
+        "Stability: the curvature of f (at x_0, largest, last) against what stale updates put up with",
+        heads,
+        rows,
+        left="run",
+    )

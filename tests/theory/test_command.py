@@ -1,0 +1,176 @@
+"""`pipecycle theory` as a user runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import frozen
+
+from pipecycle import cli
+from pipecycle.config import Config
+from pipecycle.runs import RunFolder, train_folders
+
+
+@frozen
+class Done:
+    code: object
+    out: str
+    error: str
+
+
+def run(*arguments: str) -> Done:
+    """The command in this process: torch is imported once, and a warning is an error."""
+    out, error = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["pipecycle", "theory", *arguments])
+        patch.setenv("COLUMNS", "120")
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error), pytest.raises(SystemExit) as ended:
+            cli.main()
+    return Done(ended.value.code, out.getvalue(), error.getvalue())
+
+
+def studies(*arguments: str) -> list[dict[str, Any]]:
+    done = run(*arguments, "--json")
+    assert done.code == 0, done.error
+    (line,) = done.out.splitlines()
+    found: list[dict[str, Any]] = json.loads(line, parse_constant=pytest.fail)["studies"]  # no NaN, no Infinity
+    return found
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two finished runs on real data that differ in their groups."""
+    home = tmp_path_factory.mktemp("sweep")
+    base = Config().changed({"world.clients": 20, "world.slots": 400})
+    folders = [RunFolder(home / str(groups), base.changed({"groups": groups})) for groups in (1, 4)]
+    train_folders(folders, device="cpu")
+    return home
+
+
+def test_the_table_reads(tmp_path: Path) -> None:
+    done = run("--slots", "3000", "--figure", str(tmp_path / "theory.png"))
+    assert done.code == 0, done.error
+    assert done.error == ""
+    text = " ".join(done.out.split())
+    assert "d_max = 150" in text
+    assert "says nothing at any of these G" in text
+    assert "Recommended: G = 1." in text
+    assert "a chain meets 20 of 100" in text
+    assert (tmp_path / "theory.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_numbers_of_the_paper() -> None:
+    """Those of ALGORITHMS.md 11, through the command."""
+    (study,) = studies("--groups", "1,2,5,10", "--delta", "0.1", "--L", "1")
+    rows = {row["groups"]: row for row in study["bounds"]}
+    assert study["system"]["d_max"] == 750
+    assert study["optimal_groups"]["value"] == pytest.approx(0.999999, abs=1e-6)
+    assert study["optimal_groups"]["whole"] == 1
+    assert rows[2]["zeta"] == pytest.approx(-1.125e6, rel=1e-3)
+    assert rows[2]["as_printed"]["value"] is None
+    assert "not positive" in rows[2]["as_printed"]["vacuous"]
+    assert rows[10]["step_limit"] == pytest.approx(2.743e-10, rel=3e-4)
+    plans = {row["groups"]: row for row in study["plans"]}
+    assert [round(plans[G]["expected"]["printed"]) for G in (2, 5, 10)] == [395, 987, 1974]
+    assert [plans[G]["aggregations"] for G in (2, 5, 10)] == pytest.approx(
+        [1484, 3382, 4933], rel=0.02
+    )  # another trial
+    assert study["constants"]["assumed"] is True
+
+
+def test_where_the_bound_does_say_something() -> None:
+    """One chain, small steps, a long horizon: the theorem is below what smoothness alone gives."""
+    options = [
+        "--groups",
+        "1,2",
+        "--lr",
+        "0.0005",
+        "--L",
+        "0.5",
+        "--sigma2",
+        "0.1",
+        "--omega2",
+        "0.025",
+        "--gap",
+        "2.3",
+    ]
+    (study,) = studies(*options)
+    one, two = study["bounds"]
+    assert one["as_printed"]["value"] < study["smoothness_alone"] == 2.3
+    assert two["as_printed"]["vacuous"] is not None
+    assert "says something at G = 1." in " ".join(run(*options).out.split())
+
+
+def test_coverage_rule_and_other_policies() -> None:
+    (study,) = studies("--groups", "4,10", "--delta", "1", "--slots", "2000")
+    assert [(row["rule"], row["coverage"]) for row in study["plans"]] == [(50, 50), (20, 20)]
+    (study,) = studies("--policy", "cycp", "--groups", "1-3,5", "--slots", "1000", "--harvest", "always")
+    assert [row["groups"] for row in study["plans"]] == [1, 2, 3, 5]
+    assert "bounds" not in study
+    assert study["recommendation"]["groups"] == 2
+
+
+def test_measuring_a_sweep(sweep: Path, tmp_path: Path) -> None:
+    drawn = tmp_path / "theory.svg"
+    (study,) = studies("--measure", str(sweep), "--models", "2", "--figure", str(drawn))
+    assert [one["label"] for one in study["measured"]] == ["G = 1", "G = 4"]
+    assert study["constants"]["assumed"] is False
+    assert study["constants"]["L"] == max(one["constants"]["L"]["value"] for one in study["measured"])
+    assert [row["groups"] for row in study["plans"]] == [1, 2, 4, 5, 10]
+    assert study["recommendation"]["source"] == "measured"
+    assert study["measured"][0]["points"][-1]["perturbation2"] < 1e-6  # one chain has no others
+    assert study["measured"][1]["points"][-1]["perturbation2"] > 0.1
+    assert drawn.read_text().rstrip().endswith("</svg>")
+    text = run("--measure", str(sweep / "4"), "--models", "2", "--groups", "4").out
+    for words in ("Measured on digits with mlp, IID", "standard error of the mean", "the lowest loss seen", "Lemma 2"):
+        assert words in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("--groups two", "--groups two: needs whole numbers or ranges"),
+        ("--groups 0,2", "at least 1 concurrent group"),
+        ("--groups 5-2", "at least 1 concurrent group"),
+        ("--delta 0", "delta = 0"),
+        ("--delta 0.1 --harvest always", "not both"),
+        ("--lr -1", "gamma = -1"),
+        ("--L 0", "L = 0.0: needs a positive number"),
+        ("--gap -1", "gap = -1.0: needs a positive number"),
+        ("--sigma2 inf", "sigma2 = inf: needs a number of at least 0"),
+        ("--policy fedavg", "fedavg has no groups"),
+        ("--policy pipecycel", "did you mean"),
+        ("--measure nothing", "nothing"),
+        ("--measure nothing --delta 0.5", "--measure and --delta: a run has its own"),
+        ("--measure nothing --L 3", "--measure and --L: a run has its own"),
+        ("--figure theory.gif", "needs a name that ends in .png, .pdf, .svg"),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments: str, reason: str) -> None:
+    short = [] if "--measure" in arguments else ["--slots", "300"]
+    done = run(*short, *arguments.split())
+    assert (done.code, done.out) == (2, "")
+    (line,) = done.error.splitlines()
+    assert reason.lower() in line.lower()
+
+
+def test_ctrl_c_while_measuring_leaves_everything_as_it_was(sweep: Path, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in sweep.rglob("*") if path.is_file()}
+    command = [sys.executable, "-m", "pipecycle", "theory", "--measure", str(sweep), "--models", "500"]
+    process = subprocess.Popen([*command, "--figure", "f.png"], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    time.sleep(4.0)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert error == "pipecycle: stopped; nothing is half-written, and the same command begins again\n"
+    assert list(tmp_path.iterdir()) == []
+    assert {path: path.read_bytes() for path in sweep.rglob("*") if path.is_file()} == before
