@@ -91,13 +91,12 @@ def test_a_stopped_command_goes_on_and_ends_the_same(home: Path) -> None:
     long = SMALL.replace("slots = 300", "slots = 9000").replace("slots = 450", "slots = 9000").replace("500.0", "1e9")
     (home / "long.toml").write_text(long)
     common = ("--file", "long.toml", "--only", "policy=pipecycle", "--only", "delta=1.0")
-    command = [sys.executable, "-m", "pipecycle", "reproduce", *common, "--out", "stopped"]
+    command = [sys.executable, "-m", "pipecycle", "reproduce", *common, "--out", "stopped", "--save-every", "0.2"]
     process = subprocess.Popen(command, cwd=home, stdout=subprocess.PIPE, text=True, start_new_session=True)
     runs = home / "stopped" / "runs"
-    while not list(runs.glob("*/schedule.npz")):
-        time.sleep(0.05)
+    while not list(runs.glob("*/checkpoint/state.safetensors")):
+        time.sleep(0.02)
         assert process.poll() is None
-    time.sleep(1.0)
     os.killpg(process.pid, signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130, out
