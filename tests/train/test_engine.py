@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import numpy as np
 import pytest
 import torch
@@ -278,3 +280,53 @@ def test_arrays_of_ones_own() -> None:
     learnt = problem(Task(x[:300], y[:300], x[300:], y[300:]), "mlp", clients=10)
     history = train(plan(build("fedavg"), 0.5, clients=10, slots=2000), learnt, device="cpu")
     assert history.final.accuracy > 85
+
+
+class _Kinds(Loop):
+    """Notes what each call of the executor is given."""
+
+    calls: ClassVar[list[tuple[int, bool, bool]]] = []
+
+    def run(self, reference: torch.Tensor, batches: torch.Tensor, **options: Any) -> Any:
+        self.calls.append((len(reference), options["teachers"] is not None, bool(options["collect"])))
+        return super().run(reference, batches, **options)
+
+
+def test_a_teacher_beside_it_does_not_change_how_a_session_is_computed(
+    digits: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _Kinds.calls.clear()
+    monkeypatch.setattr("pipecycle.train.engine.Loop", _Kinds)
+    plans = {name: plan(build(name), 1.0, clients=20, slots=200) for name in ("flda", "pipecycle")}
+    jobs = {name: Job(schedule, digits, Watch(every=100)) for name, schedule in plans.items()}
+    train_many(list(jobs.values()), device="cpu", trainer="loop")
+    needed = {name: job.graph.session_needed for name, job in jobs.items()}
+    taught = needed["flda"] & (jobs["flda"].graph.teacher >= 0)
+    collected = needed["flda"] & (jobs["flda"].graph.table >= 0)
+    calls = np.array(_Kinds.calls)
+    assert calls[:, 0].sum() == needed["flda"].sum() + needed["pipecycle"].sum()
+    assert calls[calls[:, 1] == 1, 0].sum() == taught.sum() > 0
+    assert calls[calls[:, 2] == 1, 0].sum() == collected.sum() > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+def test_a_long_runs_bits_do_not_depend_on_the_company(precision: Any) -> None:
+    """Thousands of sessions: a single bit that others could change would grow until the losses differ."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4000, 3, 32, 32)).astype(np.float32)
+    task = Task(x[:3000], rng.integers(0, 10, 3000), x[3000:], rng.integers(0, 10, 1000), name="noise")
+    learnt = problem(task, "cnn64", samples=30)
+    watched = plan(build("pipecycle", {"groups": 5}), 0.5, slots=1800)
+
+    def losses(*company: str, width: int | None = None) -> list[float]:
+        others = [plan(build(name), 0.5, slots=1800) for name in company]
+        jobs = [Job(schedule, learnt, Watch(every=300)) for schedule in (watched, *others)]
+        return [row.loss for row in train_many(jobs, device="cuda", precision=precision, width=width)[0].rows]
+
+    alone = losses()
+    assert losses() == alone, "the same run twice"
+    assert losses(width=100) == alone, "in stacks of another width"
+    assert losses("fedavg", "cycp") == alone, "beside others"
+    assert losses("flda") == alone, "beside sessions that have teachers"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -153,7 +154,7 @@ def _provenance(tally: Tally, wall: float) -> dict[str, Any]:
     import torch
 
     return {
-        "command": " ".join(["pipecycle", *sys.argv[1:]]),
+        "command": _command(sys.argv[1:]),
         "device": tally.paces[0].device,
         "runs": sum(pace.runs for pace in tally.paces),
         "steps": sum(pace.steps for pace in tally.paces),
@@ -164,3 +165,17 @@ def _provenance(tally: Tally, wall: float) -> dict[str, Any]:
         "torch": torch.__version__,
         "numpy": numpy.__version__,
     }
+
+
+def _command(arguments: list[str]) -> str:
+    """The command without what says where and not what."""
+    kept, skip = ["pipecycle"], False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        if skip:
+            skip = False
+        elif name in ("--out", "--save-every", "--workers"):
+            skip = not equals
+        elif argument != "--json":
+            kept.append(argument)
+    return shlex.join(kept)

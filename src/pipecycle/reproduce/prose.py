@@ -74,8 +74,9 @@ def differences(found: Study) -> list[str]:
         "runs end where the budget is spent, so that curves over slots end there too; the paper's go on to the horizon",
         "early stopping is not applied; two more tables apply it to the stored histories",
         "the limit on waiting hub models for non-IID data is 2 (the paper does not give it)",
-        "where the paper is silent (layer widths, formation interval, epoch length) the reading was chosen that fits "
-        "it as a whole, and no number was tuned to a cell; what was varied stands under sensitivity",
+        "where the paper is silent (layer widths, formation interval, epoch length) one reading was chosen for all "
+        "cells, the one that fits its tables best as a whole, and nothing was tuned to a cell; what was varied stands "
+        "under sensitivity",
     ]
     out += _budget(found)
     diverged = sum(run.diverged for cell in found.cells.values() for run in cell)

@@ -159,6 +159,20 @@ def _sections(every: Mapping[str, Table]) -> list[Section]:
             (),
             parts,
         ),
+        *(
+            [
+                Section(
+                    "What the precision costs",
+                    "The same runs with products of a higher precision on the GPU; weights are float32 in all of them. "
+                    "Runs part after a few slots, as they would with another seed, so that single differences are "
+                    "mostly chance.",
+                    (),
+                    ("precision",),
+                )
+            ]
+            if "precision" in every
+            else []
+        ),
         Section("How it was made", "", (), ("how",)),
     ]
 

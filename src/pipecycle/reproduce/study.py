@@ -186,6 +186,8 @@ class Study:
     left_out: int
     """Runs in the file that belong to another world."""
     pieces: Sequence[Mapping[str, Any]] = field(factory=list)
+    precisions: Mapping[str, Mapping[Key, Cell]] = field(factory=dict)
+    """The same cells from runs that differ in the precision of their products only."""
 
     def cell(self, distribution: str, policy: str, groups: int | None, delta: float) -> Cell | None:
         key = self.grid.get((distribution, policy, groups, delta))
@@ -218,11 +220,8 @@ def study(results: Results) -> Study:
     first = results.frame.drop_duplicates("identity") if len(results.frame) else results.frame
     kept, world = _one_world(first)
     histories = _histories(results.frame) if len(kept) else {}
-    cells: dict[Key, dict[int, Run]] = {}
-    for values in kept.to_dict("records"):
-        record = {str(name): value for name, value in values.items()}
-        run = _run(histories[str(record["identity"])], record)
-        cells.setdefault(key_of(record), {})[run.trial] = run
+    others = {precision: _sorted(some, histories) for precision, some in _other_precisions(first, kept).items()}
+    compared = sum(len(cell) for cells in others.values() for cell in cells.values())
     wanted = grid.read(grid.experiment(grid.PAPER), "1").runs.values()
     places = {
         (grid.distribution(one), one.policy, one.settings.get("groups"), grid.columns(one)["delta"]): key_of_config(one)
@@ -230,8 +229,19 @@ def study(results: Results) -> Study:
     }
     sweep = grid.read(grid.experiment(grid.SENSITIVITY), "1")
     parts = {name: [sweep.runs[run] for run in runs] for name, runs in sweep.parts.items()}
-    ordered = {key: Cell(dict(sorted(runs.items()))) for key, runs in cells.items()}
-    return Study(ordered, places, parts, world, len(first) - len(kept), results.pieces)  # type: ignore[arg-type]
+    left_out = len(first) - len(kept) - compared
+    cells = _sorted(kept, histories)
+    return Study(cells, places, parts, world, left_out, results.pieces, others)  # type: ignore[arg-type]
+
+
+def _sorted(runs: pandas.DataFrame, histories: Mapping[str, Mapping[str, Floats]]) -> dict[Key, Cell]:
+    """Runs as trials of their cells."""
+    cells: dict[Key, dict[int, Run]] = {}
+    for values in runs.to_dict("records"):
+        record = {str(name): value for name, value in values.items()}
+        run = _run(histories[str(record["identity"])], record)
+        cells.setdefault(key_of(record), {})[run.trial] = run
+    return {key: Cell(dict(sorted(trials.items()))) for key, trials in cells.items()}
 
 
 def key_of_config(config: Config) -> Key:
@@ -284,6 +294,18 @@ def _one_world(first: pandas.DataFrame) -> tuple[pandas.DataFrame, dict[str, Any
     kept = kept[kept.index.isin([at for half in halves for at in half.index])]
     about = {name: _known(dict(kept.iloc[0]), name) for name in columns}
     return kept, {**about, "world.slots": " / ".join(slots)}
+
+
+def _other_precisions(first: pandas.DataFrame, kept: pandas.DataFrame) -> dict[str, pandas.DataFrame]:
+    """Runs that would be in the same world but for the precision of their products."""
+    if not len(kept):
+        return {}
+    columns = [str(name) for name in first.columns if str(name).startswith(SAME)]
+    same = [name for name in columns if name not in VARIED and name != "train.precision"]
+    marks = first[same].astype(str).agg("|".join, axis=1)
+    near = first[(marks == marks[kept.index[0]]) & ~first.index.isin(kept.index)]
+    near = near[near["world.slots"].isin(kept["world.slots"])]
+    return {str(name): some for name, some in near.groupby("train.precision") if len(some)}
 
 
 def _most(frame: pandas.DataFrame, columns: Sequence[str]) -> pandas.DataFrame:

@@ -44,6 +44,8 @@ def tables(found: Study) -> Tables:
         out[f"energy_to_target_{short}"] = _to_target(found, where)
         out[f"coverage_{short}"] = _coverage(found, where)
     out["isolated"] = isolated(found)
+    if found.precisions:
+        out["precision"] = precision(found)
     for name in found.parts:
         if name != "isolated clients":
             slug = "".join(letter if letter.isalnum() else "_" for letter in name.lower().replace("'", ""))
@@ -175,6 +177,32 @@ def isolated(found: Study) -> Table:
     head = ("Data", "mean over clients (%)", "paper", "diff.", "sessions per client", "energy (units)", "trials")
     empty = (("not run", *(MISSING,) * (len(head) - 1)),)
     return Table("Isolated clients: each trains on its own samples only", head, tuple(sorted(body)) or empty)
+
+
+def precision(found: Study) -> Table:
+    """Cells of the tables again, with other products; differences trial by trial."""
+    names = sorted(found.precisions)
+    body: list[tuple[str, ...]] = []
+    gaps: dict[str, list[float]] = {name: [] for name in names}
+    for (where, policy, groups, delta), key in found.grid.items():
+        cell = found.cells.get(key)
+        if cell is None or not any(key in found.precisions[name] for name in names):
+            continue
+        line = [f"{label(policy, groups)}, {CAPTIONS[where].split(',')[0]}, δ = {delta:g}", _counted(cell)]
+        for name in names:
+            other = found.precisions[name].get(key)
+            both = [] if other is None else sorted(set(cell.runs) & set(other.runs))
+            found_gaps = [cell.runs[one].value() - other.runs[one].value() for one in both] if other else []
+            gaps[name] += found_gaps
+            line += [_counted(other), signed(float(np.mean(found_gaps)))] if other and found_gaps else ["-", "-"]
+        body.append(tuple(line))
+    last = ["mean difference, and its standard error", ""]
+    for name in names:
+        error = float(np.std(gaps[name], ddof=1)) / len(gaps[name]) ** 0.5 if len(gaps[name]) > 1 else float("nan")
+        last += ["", f"{signed(float(np.mean(gaps[name])))} ± {error:.1f}" if gaps[name] else "-"]
+    ours = str(found.world.get("train.precision"))
+    head = ("Cell", ours, *(word for name in names for word in (name, f"{ours} - {name}")))
+    return Table("What the precision of products does: accuracy (%) at the budget", head, (*body, tuple(last)))
 
 
 def sensitivity(found: Study, name: str) -> Table:

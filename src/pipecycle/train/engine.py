@@ -194,8 +194,8 @@ class Band:
         if not picked:
             self.drain()
             return
-        for steps in sorted({job.steps_of(session) for job, session in picked}):
-            self._train([(job, session) for job, session in picked if job.steps_of(session) == steps], steps)
+        for steps, some in self._alike(picked):
+            self._train(some, steps)
         earlier, self.pending = self.pending, []
         for job in {id(job): job for job, _ in picked}.values():
             self._look(job)
@@ -213,6 +213,16 @@ class Band:
             if len(picked) == self.width:
                 break
         return picked
+
+    def _alike(self, picked: list[tuple[Job, int]]) -> list[tuple[int, list[tuple[Job, int]]]]:
+        """Sessions that are computed by the same operations: as many steps, with a teacher or without, with their
+        logits collected or not.  Others beside it would decide how a session is computed, and so its last bits."""
+        kinds: dict[tuple[int, bool, bool], list[tuple[Job, int]]] = {}
+        for job, session in picked:
+            taught = job.graph.teacher[session] >= 0 and job.problem.recipe.distillation != 0.0
+            kind = (job.steps_of(session), bool(taught), bool(job.graph.table[session] >= 0))
+            kinds.setdefault(kind, []).append((job, session))
+        return [(kind[0], some) for kind, some in sorted(kinds.items())]
 
     def _train(self, picked: list[tuple[Job, int]], steps: int) -> None:
         runs: list[tuple[Job, list[int]]] = []
