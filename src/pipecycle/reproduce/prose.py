@@ -29,7 +29,7 @@ PROTOCOL: Mapping[str, tuple[Any, str]] = {
 def lead(found: Study) -> str:
     if not found.filled:
         return "No run of the paper's grid is in these results."
-    runs = sum(len(cell) for cell in found.cells.values())
+    runs = sum(len(cell) for cells in (found.cells, *found.precisions.values()) for cell in cells.values())
     model = found.world.get("train.model", "-")
     return (
         f"{number(runs)} runs on {found.world.get('data.name', '-')} with the model {model}: {found.filled} of the "
