@@ -147,10 +147,19 @@ class Federation:
         self._note()
         return self.run
 
-    def verdict(self, run: str | None = None) -> str:
-        """What the SuperLink says of the run: `running`, `finished:completed`, `finished:failed` and so on."""
+    def verdict(self, run: str | None = None) -> tuple[str, str]:
+        """What the SuperLink says of the run (`running`, `finished:completed`, `finished:failed`, ...), and why.
+
+        The only word to go by: `flwr run` ends with 0 whatever becomes of the run."""
         listed = self.flwr("list", NAME, "--run-id", run or self.run)["runs"]
-        return str(listed[0]["status"]) if listed else "unknown"
+        return (str(listed[0]["status"]), str(listed[0].get("status-details") or "")) if listed else ("unknown", "")
+
+    def keep_server_log(self) -> Path:
+        """What the ServerApp has printed, which the SuperLink holds, as a file beside the other logs."""
+        command = [program("flwr"), "log", self.run, NAME, "--show"]
+        done = subprocess.run(command, env=self.environment, capture_output=True, timeout=120, check=False)
+        write(self.log("serverapp"), done.stdout + done.stderr)
+        return self.log("serverapp")
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
         """One of Flower's commands, its answer as JSON."""
