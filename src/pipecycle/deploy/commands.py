@@ -13,13 +13,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from pipecycle.commands.shared import STOPPED, HarvestSpec, Json
+from pipecycle.commands.shared import STOPPED, Json
 from pipecycle.commands.shared import settings as pairs
 from pipecycle.deploy.init import write_app
 from pipecycle.deploy.settings import NodeSettings, RunSettings, Scalar
 from pipecycle.deploy.table import Tail, View
 from pipecycle.errors import InputError
-from pipecycle.registry import convert, parameters, policy_class
+from pipecycle.registry import convert, nearest, parameters, policy_class
+from pipecycle.specs import FORMS
 
 if TYPE_CHECKING:
     from pipecycle.deploy.federation import Federation
@@ -35,6 +36,7 @@ Model = Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or modu
 DataName = Annotated[
     str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file. \\[default: digits]")
 ]
+Harvest = Annotated[str | None, typer.Option(metavar="SPEC", help=f"What emulated batteries gain: {FORMS}.")]
 Nodes = Annotated[int | None, typer.Option(min=1, help="How many nodes, each with a battery. \\[default: 4]")]
 SetOptions = Annotated[
     list[str] | None,
@@ -54,7 +56,7 @@ def init(
     model: Model = None,
     data: DataName = None,
     nodes: Nodes = None,
-    harvest: HarvestSpec = None,
+    harvest: Harvest = None,
     set_: SetOptions = None,
     as_json: Json = False,
 ) -> None:
@@ -89,7 +91,7 @@ def up(
     policy: Policy = None,
     model: Model = None,
     data: DataName = None,
-    harvest: HarvestSpec = None,
+    harvest: Harvest = None,
     set_: SetOptions = None,
     node: Annotated[
         list[str] | None,
@@ -259,8 +261,18 @@ def _options(
     before: str = "pipecycle",
 ) -> dict[str, Scalar]:
     """Options as settings of a run; what is none of these is a setting of the policy (`before`, if none is named)."""
-    named = {"policy": policy, "model": model, "clients": nodes, "harvest": harvest}
-    named["data"] = str(Path(data).absolute()) if data and data.endswith(".npz") else data
+    named: dict[str, Any] = {"policy": policy, "model": model, "clients": nodes, "harvest": harvest}
+    if data is not None and data.endswith(".npz"):
+        if not Path(data).exists():
+            raise InputError(f"--data {data}: there is no such file")
+        named["data"] = str(Path(data).absolute())  # Flower starts apps anywhere
+    elif data is not None:
+        named["data"] = data
+    if model is not None and ":" not in model:
+        from pipecycle.models import PRESETS
+
+        if model not in PRESETS:
+            raise InputError(f"--model {model}: {nearest(model, PRESETS)}, or your own as module:factory")
     found: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
     known, mine = RunSettings().flat(), {}
     for key, value in pairs(set_ or []).items():
