@@ -213,8 +213,8 @@ def status(
         text = f"Ended: {view.ended.get('ended', 'finished')}. Results in {site.out}."
     else:
         text = f"Not running, not finished: pipecycle deploy up {folder} --resume"
-    if running is not None and view.time is not None:
-        text += f" Last word {max(0.0, time.time() - view.time):.0f} s ago."
+    if running is not None and site.trace.exists():
+        text += f" Last word {max(0.0, time.time() - site.trace.stat().st_mtime):.0f} s ago."
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -103,7 +103,7 @@ class Federation:
         self._wait_for_link()
         self._note()
 
-    def start_node(self, number: int, settings: Settings, *, key: Path | None = None) -> None:
+    def start_node(self, number: int, settings: Settings, *, key: Path | None = None, root: Path | None = None) -> None:
         """Start a SuperNode; with TLS its key is made and registered on first use, unless one is given.
 
         `settings` become its node configuration, in a file beside its ledger."""
@@ -112,7 +112,7 @@ class Federation:
         command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}"]
         command += ["--host", HOST, "--port", str(free_port()), "--node-config", str(folder / "node.toml")]
         if self.tls:
-            command += ["--root-certificates", str(self.authority.root)]
+            command += ["--root-certificates", str(root or self.authority.root)]
             command += ["--auth-supernode-private-key", str(key or self.register(number))]
         else:
             command += ["--insecure"]

@@ -38,7 +38,6 @@ class View:
 
     started: Event = field(factory=dict)
     slot: int | None = None
-    time: float | None = None
     devices: dict[int, Device] = field(factory=dict)
     version: int = 0
     aggregations: int = 0
@@ -51,7 +50,6 @@ class View:
         kind = str(event.get("event", ""))
         if "slot" in event:
             self.slot = int(event["slot"])
-        self.time = event.get("time", self.time)
         if kind == "start":
             self.started, self.ended = event, None
             for client in range(int(event.get("clients", 0))):
@@ -156,19 +154,22 @@ class Tail:
     path: Path
     view: View = field(factory=View)
     offset: int = 0
+    last: bytes = b""
 
     def read(self) -> View:
-        """What there is now; a trace that has become shorter is another one, and read from its beginning."""
+        """What there is now; one that was cut back (by a run that resumes) is read from its beginning."""
         try:
-            if self.path.stat().st_size < self.offset:
-                self.view, self.offset = View(), 0
             with self.path.open("rb") as file:
-                file.seek(self.offset)
+                file.seek(self.offset - len(self.last))
+                if file.read(len(self.last)) != self.last:
+                    self.view, self.offset, self.last = View(), 0, b""
+                    file.seek(0)
                 data = file.read()
         except OSError:
             return self.view
         whole = data[: data.rfind(b"\n") + 1]
         self.offset += len(whole)
+        self.last = (self.last + whole)[-1000:]
         for line in whole.splitlines():
             try:
                 event = json.loads(line)
