@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format bench bench-rivals browser-test ray-test clean
+.PHONY: demo test lint format bench bench-rivals browser-test ray-test flower-test flower-chaos clean
 
 demo: $(VENV)/.installed  ## the main job on embedded data
 	$(BIN)/pipecycle compare
@@ -39,6 +39,16 @@ browser-test: $(VENV)/.installed  ## the report in a real browser
 ray-test: $(VENV)/.installed  ## sweeps on a Ray cluster of this machine
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[ray]"
 	$(BIN)/python -m pytest tests/test_ray.py -m ray
+
+flower-test: $(VENV)/.flower  ## live federations: in-process, simulated, and real processes on loopback
+	$(BIN)/python -m pytest tests/deploy -m "not chaos" -n 2
+
+flower-chaos: $(VENV)/.flower  ## nodes and the server of a live federation are killed, and it goes on
+	$(BIN)/python -m pytest tests/deploy -m chaos
+
+$(VENV)/.flower: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,flower]"
+	touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
