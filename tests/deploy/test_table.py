@@ -11,15 +11,17 @@ from rich.console import Console
 from pipecycle.deploy.table import Tail, View
 
 TRACE = [
-    {"event": "start", "slot": 0, "clients": 3, "slots": 50, "policy": "pipecycle"},
-    {"event": "roll-call", "slot": 0, "client": 0, "battery": 12.0},
-    {"event": "roll-call", "slot": 0, "client": 2, "battery": 4.5},
-    {"event": "launch", "slot": 1, "client": 0, "session": 0, "reference": 0},
-    {"event": "launch", "slot": 3, "client": 2, "session": 1, "reference": 0},
+    {"event": "start", "slot": -1, "settings": {"clients": 3, "slots": 50, "clock": "wall", "slot-seconds": 2.0}},
+    {"event": "roll-call", "slot": -1, "client": 0, "battery": 12.0},
+    {"event": "roll-call", "slot": -1, "client": 2, "battery": 4.5},
+    {"event": "launch", "slot": 1, "clients": [0], "sessions": [0], "reference": 0},
+    {"event": "launch", "slot": 3, "clients": [2], "sessions": [1], "reference": 0},
     {"event": "decline", "slot": 4, "client": 2, "session": 1, "battery": 4.0},
-    {"event": "launch", "slot": 5, "client": 1, "session": 2, "reference": 0},
+    {"event": "launch", "slot": 5, "clients": [1], "sessions": [2], "reference": 0},
+    {"event": "roll-call", "slot": 6, "client": 1, "node": "7"},
     {"event": "reply", "slot": 9, "client": 0, "session": 0, "battery": 6.0},
-    {"event": "aggregation", "slot": 9, "version": 1},
+    {"event": "aggregation", "slot": 9, "version": 1, "kind": "aggregation"},
+    {"event": "aggregation", "slot": 9, "version": 2, "kind": "mixture"},
     {"event": "publish", "slot": 9, "version": 1},
     {"event": "evaluation", "slot": 10, "version": 1, "accuracy": 31.25},
     {"event": "evaluation", "slot": 20, "version": 1, "accuracy": 30.0},
@@ -52,17 +54,27 @@ def test_the_table_follows_the_trace() -> None:
     assert "accuracy 30.0 %, best 31.2 %" in text
 
 
+def test_time_passes_on_a_wall_clock() -> None:
+    view = heard(TRACE)
+    view.waited = 9.0
+    assert view.now == 24
+    view.waited = 1e6
+    assert view.now == 49
+    view.hear({"event": "end", "slot": 49})
+    assert (view.now, view.groups) == (49, [])
+
+
 def test_groups_are_what_started_together() -> None:
     launches = [
-        {"event": "launch", "slot": slot, "client": client, "reference": reference}
-        for client, slot, reference in [(0, 1, 0), (1, 1, 0), (2, 1, 3), (3, 2, 3)]
+        {"event": "launch", "slot": 1, "clients": [0, 1, 2], "reference": [0, 0, 3]},
+        {"event": "launch", "slot": 2, "clients": [3], "reference": 3},
     ]
     assert heard(launches).groups == [[0, 1], [2], [3]]
 
 
 def test_strange_lines_do_not_break_the_picture(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
-    path.write_text('{"event": "moon"}\n[1]\nnonsense\n{"event": "launch", "slot": 2, "client": 1}\n{"event": "re')
+    path.write_text('{"event": "moon"}\n[1]\nnonsense\n{"event": "launch", "slot": 2, "clients": [1]}\n{"event": "re')
     view = Tail(path).read()
     assert view.groups == [[1]]
     assert "training" in shown(view)

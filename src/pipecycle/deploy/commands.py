@@ -200,7 +200,7 @@ def status(
     running = federation.status(site.federation)
     if running is None and not site.trace.exists():
         raise InputError(f"{folder}: nothing runs or has run there (`pipecycle deploy up {folder}` starts it)")
-    view = Tail(site.trace).read()
+    view = Tail(site.trace, live=running is not None).read()
     if as_json:
         print(json.dumps({"running": running, "out": str(site.out), **view.figures()}))
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,14 @@ from rich.text import Text
 
 from pipecycle.summary import number
 
-OUTCOMES = {"reply": "reported", "decline": "declined", "refused": "refused", "lost": "lost"}
+OUTCOMES = {
+    "roll-call": "present",
+    "reply": "reported",
+    "decline": "declined",
+    "lost": "lost",
+    "refused": "refused",
+    "away": "away",
+}
 Event = dict[str, Any]
 
 
@@ -24,10 +32,10 @@ class Device:
     """What is known of one client."""
 
     battery: float | None = None
-    at: int | None = None
-    """The slot that the level is of."""
-    training: Event | None = None
-    """The launch that it has not answered yet."""
+    since: int | None = None
+    """The slot in which the session began that it has not answered yet."""
+    reference: int | None = None
+    """The version from which that started."""
     last: str = "expected"
     tally: Counter[str] = field(factory=Counter)
 
@@ -36,14 +44,17 @@ class Device:
 class View:
     """Where a run is; `hear` every event in order."""
 
-    started: Event = field(factory=dict)
+    settings: dict[str, Any] = field(factory=dict)
     slot: int | None = None
     devices: dict[int, Device] = field(factory=dict)
+    warnings: list[str] = field(factory=list)
     version: int = 0
     aggregations: int = 0
     evaluation: Event = field(factory=dict)
     best: float | None = None
     ended: Event | None = None
+    waited: float = field(default=0.0, eq=False)
+    """Seconds since the last event, if the run is going on."""
 
     def hear(self, event: Event) -> None:
         """Unknown events and missing fields are passed over: a picture may lack something, it must not break."""
@@ -51,23 +62,27 @@ class View:
         if "slot" in event:
             self.slot = int(event["slot"])
         if kind == "start":
-            self.started, self.ended = event, None
-            for client in range(int(event.get("clients", 0))):
+            self.settings = event.get("settings", {})
+            for client in range(int(self.settings.get("clients", 0))):
                 self.devices.setdefault(client, Device())
-            for device in self.devices.values():  # on a resumed run, nothing of before is in flight
-                device.training = None
-        elif kind == "roll-call":
-            self._device(event).last = "idle"
-            self._level(event)
         elif kind == "launch":
-            device = self._device(event)
-            device.training, device.last = event, "training"
-        elif kind in OUTCOMES:
-            device = self._device(event)
-            device.training, device.last = None, OUTCOMES[kind]
+            references = event.get("reference")
+            for place, client in enumerate(event.get("clients", [])):
+                device = self._device(client)
+                device.since, device.last = self.slot, "training"
+                device.reference = references[place] if isinstance(references, list) else references
+        elif kind in OUTCOMES and "client" in event:
+            device = self._device(event["client"])
+            if "session" in event or kind in ("lost", "away"):
+                device.since = device.reference = None
+            if device.since is None:
+                device.last = OUTCOMES[kind]
             device.tally[kind] += 1
-            self._level(event)
-        elif kind == "aggregation":
+            if event.get("battery") is not None:
+                device.battery = float(event["battery"])
+        elif kind == "warning":
+            self.warnings.append(str(event.get("why", "")))
+        elif kind == "aggregation" and event.get("kind") == "aggregation":
             self.aggregations += 1
         elif kind == "publish":
             self.version = int(event.get("version", self.version))
@@ -77,22 +92,27 @@ class View:
             self.best = accuracy if self.best is None else max(self.best, accuracy)
         elif kind == "end":
             self.ended = event
+            for device in self.devices.values():  # what was still under way has come too late
+                device.since = device.reference = None
 
-    def _device(self, event: Event) -> Device:
-        return self.devices.setdefault(int(event.get("client", -1)), Device())
+    @property
+    def now(self) -> int | None:
+        """The slot; with a wall clock it passes while nothing happens."""
+        if self.slot is None or self.ended is not None or self.settings.get("clock") != "wall":
+            return self.slot
+        passed = int(self.waited / float(self.settings.get("slot-seconds", 1.0)))
+        return min(self.slot + passed, max(self.slot, int(self.settings.get("slots", 0)) - 1))
 
-    def _level(self, event: Event) -> None:
-        if event.get("battery") is not None:
-            device = self._device(event)
-            device.battery, device.at = float(event["battery"]), event.get("slot")
+    def _device(self, client: Any) -> Device:
+        return self.devices.setdefault(int(client), Device())
 
     @property
     def groups(self) -> list[list[int]]:
         """Clients in training, by what they started together from the same version."""
         found: dict[Any, list[int]] = {}
         for client, device in sorted(self.devices.items()):
-            if device.training is not None:
-                found.setdefault((device.training.get("slot"), device.training.get("reference")), []).append(client)
+            if device.since is not None:
+                found.setdefault((device.since, device.reference), []).append(client)
         return list(found.values())
 
     @property
@@ -100,35 +120,36 @@ class View:
         return sum((device.tally for device in self.devices.values()), Counter())
 
     def render(self) -> Group:
-        """The table and two lines below it."""
+        """The table, and the run in a line below it."""
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         for head, side in (("node", "right"), ("battery", "right"), ("doing", "left")):
             table.add_column(head, justify=side, no_wrap=True)  # type: ignore[arg-type]
         for head in ("from version", "since slot", "reported", "declined", "lost", "refused"):
             table.add_column(head, justify="right", no_wrap=True)
         for client, device in sorted(self.devices.items()):
-            launch = device.training or {}
+            trains = device.since is not None
             table.add_row(
                 str(client),
                 "-" if device.battery is None else f"{device.battery:,.1f}",
-                Text("training" if device.training else device.last, style="green" if device.training else ""),
-                str(launch.get("reference", "")),
-                str(launch.get("slot", "")),
+                Text(device.last, style="green" if trains else ""),
+                str(device.reference) if trains else "",
+                str(device.since) if trains else "",
                 *(str(device.tally[kind] or "") for kind in ("reply", "decline", "lost", "refused")),
             )
-        return Group(table, Text(self.line()))
+        notes = [Text(f"Note: {text}", style="yellow") for text in self.warnings]
+        return Group(table, Text(self.line()), *notes)
 
     def figures(self) -> dict[str, Any]:
         """The same for programs."""
         return {
             "slot": self.slot,
-            "slots": self.started.get("slots"),
+            "slots": self.settings.get("slots"),
             "version": self.version,
             "aggregations": self.aggregations,
             "accuracy": self.evaluation.get("accuracy"),
             "best": self.best,
             "ended": None if self.ended is None else self.ended.get("ended", "finished"),
-            **{OUTCOMES[kind]: self.total[kind] for kind in OUTCOMES},
+            **{OUTCOMES[kind]: self.total[kind] for kind in ("reply", "decline", "lost", "refused")},
             "nodes": {
                 client: {"battery": device.battery, "doing": device.last} for client, device in self.devices.items()
             },
@@ -136,8 +157,9 @@ class View:
 
     def line(self) -> str:
         """The run in one sentence."""
-        slots = self.started.get("slots")
-        parts = [f"slot {'-' if self.slot is None else number(self.slot)}" + (f" of {number(slots)}" if slots else "")]
+        slots = self.settings.get("slots")
+        begun = self.now is not None and self.now >= 0
+        parts = [f"slot {number(self.now) if begun else '-'}" + (f" of {number(slots)}" if slots else "")]
         groups = self.groups
         flying = " ".join("{" + ", ".join(map(str, group)) + "}" for group in groups)
         parts.append(f"groups in flight: {len(groups)}{' ' + flying if flying else ''}")
@@ -152,6 +174,8 @@ class Tail:
     """The trace of a run while it grows; only whole lines are taken."""
 
     path: Path
+    live: bool = False
+    """Whether somebody writes it: then time passes."""
     view: View = field(factory=View)
     offset: int = 0
     last: bytes = b""
@@ -177,4 +201,6 @@ class Tail:
                 continue
             if isinstance(event, dict):
                 self.view.hear(event)
+        if self.live:
+            self.view.waited = max(0.0, time.time() - self.path.stat().st_mtime)
         return self.view

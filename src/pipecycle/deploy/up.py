@@ -109,7 +109,7 @@ def conduct(
             federation.start_node(number, own)
         federation.submit(site.folder.absolute(), settings.flat())
         say(f"{settings.clients} nodes started{' with registered keys' if tls else ''}, run {federation.run} accepted")
-        return _watch(federation, Tail(site.trace), show)
+        return _watch(federation, Tail(site.trace, live=True), show)
 
 
 def _watch(federation: Federation, tail: Tail, show: Show) -> Outcome:
