@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,39 +62,52 @@ class View:
         kind = str(event.get("event", ""))
         if "slot" in event:
             self.slot = int(event["slot"])
-        if kind == "start":
-            self.settings = event.get("settings", {})
-            for client in range(int(self.settings.get("clients", 0))):
-                self.devices.setdefault(client, Device())
-        elif kind == "launch":
-            references = event.get("reference")
-            for place, client in enumerate(event.get("clients", [])):
-                device = self._device(client)
-                device.since, device.last = self.slot, "training"
-                device.reference = references[place] if isinstance(references, list) else references
-        elif kind in OUTCOMES and "client" in event:
-            device = self._device(event["client"])
-            if "session" in event or kind in ("lost", "away"):
-                device.since = device.reference = None
-            if device.since is None:
-                device.last = OUTCOMES[kind]
-            device.tally[kind] += 1
-            if event.get("battery") is not None:
-                device.battery = float(event["battery"])
-        elif kind == "warning":
-            self.warnings.append(str(event.get("why", "")))
-        elif kind == "aggregation" and event.get("kind") == "aggregation":
-            self.aggregations += 1
-        elif kind == "publish":
-            self.version = int(event.get("version", self.version))
-        elif kind == "evaluation":
-            self.evaluation = event
-            accuracy = float(event.get("accuracy", 0.0))
-            self.best = accuracy if self.best is None else max(self.best, accuracy)
-        elif kind == "end":
-            self.ended = event
-            for device in self.devices.values():  # what was still under way has come too late
-                device.since = device.reference = None
+        if kind in OUTCOMES and "client" in event:
+            self._answered(kind, event)
+        elif kind in HEARD:
+            HEARD[kind](self, event)
+
+    def _started(self, event: Event) -> None:
+        self.settings = event.get("settings", {})
+        for client in range(int(self.settings.get("clients", 0))):
+            self._device(client)
+
+    def _launched(self, event: Event) -> None:
+        references = event.get("reference")
+        for place, client in enumerate(event.get("clients", [])):
+            device = self._device(client)
+            device.since, device.last = self.slot, "training"
+            device.reference = references[place] if isinstance(references, list) else references
+
+    def _answered(self, kind: str, event: Event) -> None:
+        device = self._device(event["client"])
+        if "session" in event or kind in ("lost", "away"):
+            device.since = device.reference = None
+        if device.since is None:
+            device.last = OUTCOMES[kind]
+        device.tally[kind] += 1
+        if event.get("battery") is not None:
+            device.battery = float(event["battery"])
+
+    def _made(self, event: Event) -> None:
+        self.aggregations += event.get("kind") == "aggregation"
+
+    def _published(self, event: Event) -> None:
+        self.version = int(event.get("version", self.version))
+
+    def _evaluated(self, event: Event) -> None:
+        self.evaluation = event
+        accuracy = float(event.get("accuracy", 0.0))
+        self.best = accuracy if self.best is None else max(self.best, accuracy)
+
+    def _warned(self, event: Event) -> None:
+        self.warnings.append(str(event.get("why", "")))
+
+    def _over(self, event: Event) -> None:
+        self.ended = event
+        for device in self.devices.values():
+            if device.since is not None:
+                device.since, device.reference, device.last = None, None, "too late"
 
     @property
     def now(self) -> int | None:
@@ -121,10 +135,10 @@ class View:
 
     def render(self) -> Group:
         """The table, and the run in a line below it."""
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
         for head, side in (("node", "right"), ("battery", "right"), ("doing", "left")):
             table.add_column(head, justify=side, no_wrap=True)  # type: ignore[arg-type]
-        for head in ("from version", "since slot", "reported", "declined", "lost", "refused"):
+        for head in ("from", "since slot", "reported", "declined", "lost", "refused"):
             table.add_column(head, justify="right", no_wrap=True)
         for client, device in sorted(self.devices.items()):
             trains = device.since is not None
@@ -167,6 +181,17 @@ class View:
         if self.evaluation:
             parts.append(f"accuracy {self.evaluation.get('accuracy', 0.0):.1f} %, best {self.best:.1f} %")
         return "; ".join(parts)
+
+
+HEARD: dict[str, Callable[[View, Event], None]] = {
+    "start": View._started,
+    "launch": View._launched,
+    "aggregation": View._made,
+    "publish": View._published,
+    "evaluation": View._evaluated,
+    "warning": View._warned,
+    "end": View._over,
+}
 
 
 @define
