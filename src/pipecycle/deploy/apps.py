@@ -75,7 +75,7 @@ def with_battery(app: ClientApp, settings: Mapping[str, Scalar] | None = None) -
         return attend(message, context, app, defaults)
 
     def through(message: Message, context: Context) -> Message:
-        return app(message, context)  # type: ignore[no-any-return]
+        return app(message, context)
 
     wrapped = ClientApp()
     wrapped.train()(handle)

@@ -146,7 +146,8 @@ class Driver:
         self._save(slot)
 
     def _collect(self, slot: int, events: list[Event]) -> None:
-        done, lost = [], []
+        done: list[int] = []
+        lost: list[int] = []
         for event in events:
             ended = self._apply(event)
             if ended is not None:
@@ -165,7 +166,7 @@ class Driver:
         report = Report(*event["report"]) if "report" in event else None
         session = event.get("session", -1)
         if session >= 0:
-            self._answered[client] = max(self._answered[client], fleet.numbers[session])
+            self._answered[client] = max(int(self._answered[client]), fleet.numbers[session])
         if kind == "reply":
             assert report is not None
             fleet.finished(session, event["samples"], event["fee"], report)
@@ -330,4 +331,3 @@ def _order(arrival: Arrival) -> tuple[int, int]:
 
 def vars_of(report: Report) -> tuple[int, ...]:
     return report.at, report.harvested, report.overflowed, report.spent, report.capacity
-

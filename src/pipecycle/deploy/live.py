@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from typing import Any
 
 import attrs
 import numpy as np
@@ -181,7 +182,7 @@ class LiveFleet(Fleet):
             self.heard(client, report)
 
     def _end(self, session: int, status: Status, state: int) -> int:
-        client = int(self.client[session])
+        client = int(self.client.values()[session])
         life = self.lives[session]
         life.status, life.end = status, self.slot
         self._state[client] = state
@@ -230,11 +231,11 @@ class LiveFleet(Fleet):
                 self.lives[session].trained += int(self.trained[client] - self._tallied[client])
                 self._tallied[client] = self.trained[client]
 
-    def schedule(self, meta: dict[str, object], lineage: Lineage, totals: Sequence[Totals]) -> Schedule:
+    def schedule(self, meta: dict[str, Any], lineage: Lineage, totals: Sequence[Totals]) -> Schedule:
         """What has happened so far, as a schedule; the trainer can execute it and reports can open it."""
         return deepcopy(self)._schedule(meta, deepcopy(lineage), totals)
 
-    def _schedule(self, meta: dict[str, object], lineage: Lineage, totals: Sequence[Totals]) -> Schedule:
+    def _schedule(self, meta: dict[str, Any], lineage: Lineage, totals: Sequence[Totals]) -> Schedule:
         self._write_off(np.arange(self.clients))
         self._tally(np.arange(self.clients))
         ledger = self.ledger
@@ -260,9 +261,10 @@ class LiveFleet(Fleet):
 
     def _samples_by_client(self) -> Ints | None:
         known = np.zeros(self.clients, np.int64)
+        clients = self.client.values()
         for session, life in enumerate(self.lives):
             if life.samples:
-                known[int(self.client[session])] = life.samples
+                known[clients[session]] = life.samples
         if not known.any():
             return None
         known[known == 0] = known.max()

@@ -1,7 +1,8 @@
 """Which node is which client, and what is on its way to each: one message at a time.
 
 Node ids are Flower's and may change when a node restarts; a client is the number that the node itself goes by, learnt
-in a roll call.  Whoever failed in any way is out of reach until it has answered a roll call again, at growing intervals.
+in a roll call.  Whoever failed in any way is out of reach until it has answered a roll call again, which it is asked
+for at growing intervals.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol
 
+import attrs
 from attrs import define, field, frozen
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -243,6 +245,4 @@ class Roster:
 
 
 def _evolved(arrival: Arrival, **changes: Any) -> Arrival:
-    import attrs
-
     return attrs.evolve(arrival, **changes)

@@ -171,7 +171,7 @@ def pack(content: RecordDict) -> bytes:
     with zipfile.ZipFile(data, "w") as archive:
         for name, record in content.items():
             if isinstance(record, ArrayRecord):
-                arrays = []
+                arrays: list[list[object]] = []
                 for key, array in record.items():
                     place = f"{len(told)}.{len(arrays)}"
                     archive.writestr(place, array.data)

@@ -64,7 +64,7 @@ class _Flat:
     def of(cls, values: Mapping[str, Any]) -> Self:
         """From a configuration; an unknown key or a wrong type is refused by name."""
         hints = typing.get_type_hints(cls)
-        names = {one.name.replace("_", "-"): one.name for one in attrs.fields(cls)}  # type: ignore[misc]
+        names = {one.name.replace("_", "-"): one.name for one in attrs.fields(cls)}  # type: ignore[arg-type]
         given = {}
         for key, value in values.items():
             if key in FOREIGN:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from pipecycle import models
-from pipecycle.data import Task, load
+from pipecycle.data import Task
 from pipecycle.data.batches import session_indices
 from pipecycle.data.formats import read_arrays as read_npz
+from pipecycle.deploy.learning import joined
 from pipecycle.deploy.protocol import Arrays, Order, read_arrays, write_arrays
 from pipecycle.deploy.session import Late, settings_of
 from pipecycle.deploy.settings import NodeSettings, RunSettings
@@ -26,6 +28,7 @@ from pipecycle.train.problems import Problem, Recipe, problem
 from pipecycle.train.sessions import LocalSGD, Teachers
 
 
+@lru_cache(4)
 def learnt(run: RunSettings) -> Problem:
     """The task, its split and the initial model, as the simulator makes them."""
     return problem(
@@ -54,9 +57,10 @@ def form(module: nn.Module) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
     return {name: (tuple(value.shape), np.dtype(np.float32)) for name, value in module.named_parameters()}
 
 
-def joined(arrays: Arrays) -> Tensor:
-    """Such arrays as one vector again."""
-    return torch.cat([torch.from_numpy(np.array(value)).reshape(-1) for value in arrays.values()])
+@lru_cache(4)
+def blank(model: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A model to be filled."""
+    return models.build(model, shape, classes, streams(0)("model").words(2))
 
 
 def own_data(run: RunSettings, node: NodeSettings, classes: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -90,7 +94,7 @@ def train(message: Message, context: Context, defaults: RunSettings | None = Non
     run, node = settings_of(context, defaults), NodeSettings.of(context.node_config)
     classes = int(message.content["config"]["classes"])
     x, y = own_data(run, node, classes)
-    module = models.build(run.model, x.shape[1:], classes, streams(run.trial)("model").words(2))
+    module = blank(run.model, x.shape[1:], classes)
     loop = Paced(module, torch.from_numpy(x), torch.from_numpy(y), classes, sgd(run))
     loop.pace, loop.until = node.pace, began + order.seconds
     reference = joined(read_arrays(message.content.get("arrays"), form(module), "arrays"))
@@ -101,7 +105,8 @@ def train(message: Message, context: Context, defaults: RunSettings | None = Non
     )
     content = RecordDict({"metrics": MetricRecord({"num-examples": int(places.size)})})
     if order.payload == "logits":
-        assert done.sums is not None and done.counts is not None
+        assert done.sums is not None
+        assert done.counts is not None
         content["logits"] = write_arrays({"sums": done.sums[0].numpy(), "counts": done.counts[0].numpy()})
     else:
         content["arrays"] = write_arrays(named(module, done.parameters[0]))
@@ -135,8 +140,3 @@ class Paced(Loop):
             time.sleep(self.pace)
         self.steps += 1
         return super()._gradients(x, y, table)
-
-
-def test_samples(run: RunSettings) -> tuple[Task, np.ndarray[Any, np.dtype[np.int64]]]:
-    task = load(run.data)
-    return task, learnt(run).split.test

@@ -72,10 +72,9 @@ class Weights:
             self.vault.drop(f"logits-{session}")
         self.used.clear()
 
-
     def _next(self) -> tuple[slice, slice, Kind]:
         """Where the next version's terms are."""
-        if not self._left:
+        while not self._left:  # a row may stand for no version at all
             self._left = self.lineage.rows[self._row][0]
             self._row += 1
         _, kind, _, _, bases, updates = self.lineage.rows[self._row - 1]
