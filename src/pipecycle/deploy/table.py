@@ -135,7 +135,7 @@ class View:
 
     def render(self) -> Group:
         """The table, and the run in a line below it."""
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         for head, side in (("node", "right"), ("battery", "right"), ("doing", "left")):
             table.add_column(head, justify=side, no_wrap=True)  # type: ignore[arg-type]
         for head in ("from", "since slot", "reported", "declined", "lost", "refused"):
