@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
+from pipecycle.deploy.roster import Timer
 from pipecycle.deploy.session import attend, settings_of
 from pipecycle.deploy.settings import RunSettings, Scalar
 
@@ -43,7 +44,7 @@ def server_app(
     return app
 
 
-def client_app(settings: Mapping[str, Scalar] | None = None) -> ClientApp:
+def client_app(settings: Mapping[str, Scalar] | None = None, timer: Timer | None = None) -> ClientApp:
     """A ClientApp that trains on the node's own data, as its battery allows."""
     defaults = RunSettings.of(settings or {})
 
@@ -53,7 +54,7 @@ def client_app(settings: Mapping[str, Scalar] | None = None) -> ClientApp:
         return train(message, context, defaults)
 
     def handle(message: Message, context: Context) -> Message:
-        return attend(message, context, session, defaults)
+        return attend(message, context, session, defaults, timer)
 
     app = ClientApp()
     app.train()(handle)

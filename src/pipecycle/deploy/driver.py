@@ -19,7 +19,7 @@ from pipecycle.deploy.learning import Learning
 from pipecycle.deploy.live import LiveFleet
 from pipecycle.deploy.post import Post
 from pipecycle.deploy.protocol import Refused, Report, check_report
-from pipecycle.deploy.roster import Arrival, Roster, Timer
+from pipecycle.deploy.roster import Arrival, RealTime, Roster, Timer
 from pipecycle.deploy.settings import RunSettings
 from pipecycle.deploy.vault import Vault
 from pipecycle.deploy.weights import Weights
@@ -41,7 +41,8 @@ class Driver:
     def __init__(self, grid: Grid, run: RunSettings, learning: Learning, timer: Timer | None = None) -> None:
         self.settings, self.learning = run, learning
         folder = Path(run.out) if run.out else None
-        self.journal = Journal(folder, resume=run.resume)
+        timer = timer or RealTime()
+        self.journal = Journal(folder, timer, resume=run.resume)
         self.folder = Folder(folder, run, learning)
         options = dict(run.options)
         self.ratio = 1.0
@@ -161,7 +162,7 @@ class Driver:
 
     def _apply(self, event: Event) -> bool | None:
         """What an event does to the fleet; whether a session ended well, or None if none did."""
-        fleet, kind, client = self.fleet, event["event"], event["client"]
+        fleet, kind, client = self.fleet, event["event"], event.get("client", -1)
         self.counts[kind] += 1
         report = Report(*event["report"]) if "report" in event else None
         session = event.get("session", -1)
@@ -181,6 +182,8 @@ class Driver:
             return None
         if kind == "refused":
             self.refused[event["name"]] += 1
+            if client < 0:
+                return None
         fleet.reachable[client] = False
         if session < 0:
             return None

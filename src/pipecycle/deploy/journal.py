@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 from typing import IO, Any
 
 from attrs import frozen
 
+from pipecycle.deploy.roster import Timer
 from pipecycle.errors import InputError
 from pipecycle.files import reason, write
 
@@ -36,9 +36,9 @@ class Saved:
 class Journal:
     """The files of one run; without a folder nothing is written."""
 
-    def __init__(self, folder: Path | None, *, resume: bool = False) -> None:
-        self.folder = folder
-        self.began = time.time()
+    def __init__(self, folder: Path | None, timer: Timer, *, resume: bool = False) -> None:
+        self.folder, self.timer = folder, timer
+        self.began = timer.now()
         self.elapsed = 0.0
         self.events: list[Event] = []  # of a run without a folder
         self._file: IO[bytes] | None = None
@@ -66,7 +66,7 @@ class Journal:
 
     def time(self) -> float:
         """Seconds that the run has lasted, pauses between its servers left out."""
-        return self.elapsed + time.time() - self.began
+        return self.elapsed + self.timer.now() - self.began
 
     def save(self, run: str, slot: int, identity: str) -> bool:
         """A checkpoint at the end of a slot, if anything has happened since the last; whether it was written."""
@@ -94,7 +94,7 @@ class Journal:
         self._file = (self.folder / TRACE).open("r+b")
         self._file.truncate(saved.offset)
         self._file.seek(saved.offset)
-        self.elapsed, self.began = saved.elapsed, time.time()
+        self.elapsed, self.began = saved.elapsed, self.timer.now()
         return saved, events
 
     def close(self) -> None:

@@ -67,6 +67,7 @@ class Post:
             step=UNIT,
             fee=self.fee(errand.payload),
             payload=errand.payload,
+            kept=self.fleet.numbers[kept] if (kept := self.weights.kept.get(errand.reference)) is not None else -1,
             settled=int(self.settled[errand.client]),
             seconds=run.seconds,
             slot_seconds=run.slot_seconds if run.clock == "wall" else 0.0,
@@ -92,7 +93,10 @@ class Post:
 
     def event(self, arrival: Arrival) -> Event:
         """What was heard as a line of the trace; a reply's weights are put away first, or refused."""
-        event: Event = {"event": arrival.kind, "client": arrival.client}
+        event: Event = {"event": arrival.kind}
+        if arrival.client < 0:
+            return {**event, "node": str(arrival.node), "name": arrival.name, "why": arrival.why}
+        event["client"] = arrival.client
         if arrival.session >= 0:
             event["session"] = arrival.session
         answer = arrival.answer

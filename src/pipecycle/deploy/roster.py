@@ -168,7 +168,7 @@ class Roster:
         now = self.timer.now()
         for told in [told for told in ids if told in self.flights and self.flights[told].until + 5.0 < now]:
             found.append(self._fallen(self.flights.pop(told), WORDS[EXPIRED]))
-        return [one for one in found if one.client >= 0]
+        return [one for one in found if one.client >= 0 or one.kind == "refused"]
 
     def _heard(self, flight: Flight, reply: Message) -> Arrival:
         if reply.has_error():

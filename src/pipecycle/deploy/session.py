@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from pipecycle.deploy.battery import Battery, battery
 from pipecycle.deploy.ledger import Account, Busy, FileStore, Ledger, StateStore
 from pipecycle.deploy.protocol import OURS, Answer, Order, Refused, write_answer
+from pipecycle.deploy.roster import RealTime, Timer
 from pipecycle.deploy.settings import NodeSettings, RunSettings
 from pipecycle.energy import quanta, show
 from pipecycle.errors import InputError
@@ -32,7 +32,9 @@ class Late(Exception):
         self.steps = steps
 
 
-def attend(message: Message, context: Context, app: App, defaults: RunSettings | None = None) -> Message:
+def attend(
+    message: Message, context: Context, app: App, defaults: RunSettings | None = None, timer: Timer | None = None
+) -> Message:
     """Answer an order; messages that hold none go straight to the app."""
     order = Order.of(message.content)
     if order is None:
@@ -42,7 +44,7 @@ def attend(message: Message, context: Context, app: App, defaults: RunSettings |
     store = FileStore(Path(node.ledger)) if node.ledger else StateStore(context.state)
     try:
         with store.locked():
-            return Node(run, node, store).answer(order, message, context, app)
+            return Node(run, node, store, timer or RealTime()).answer(order, message, context, app)
     except Busy:
         raise InputError(f"{node.ledger}: another session of this node is under way") from None
 
@@ -56,8 +58,8 @@ def settings_of(context: Context, defaults: RunSettings | None = None) -> RunSet
 class Node:
     """One node: who it is, its ledger and its battery."""
 
-    def __init__(self, run: RunSettings, node: NodeSettings, store: FileStore | StateStore) -> None:
-        self.run, self.node = run, node
+    def __init__(self, run: RunSettings, node: NodeSettings, store: FileStore | StateStore, timer: Timer) -> None:
+        self.run, self.node, self.timer = run, node, timer
         self.capacity = int(quanta(min(node.capacity or run.capacity, run.capacity), "capacity"))
         initial = int(quanta(node.initial if node.initial >= 0 else run.initial, "initial"))
         self.battery: Battery = battery(run, node)
@@ -84,11 +86,16 @@ class Node:
         if self.account.level < order.need:
             reason = f"battery {show(self.account.level)} units, needs {show(order.need)}"
             return self.keep(order, message, self.said(order, "declined", reason))
+        if order.kept >= 0:
+            mine = self.ledger.kept(f"{order.run}/{order.client}/{order.kept}")
+            if mine is None:
+                return self.keep(order, message, self.said(order, "declined", "the kept model is gone"))
+            message.content["kept"] = unpack(mine)["arrays"]
         return self.train(order, message, context, app)
 
     def train(self, order: Order, message: Message, context: Context, app: App) -> Message:
         before = self.ledger.charge(order.key, order.steps * order.step)
-        began = time.monotonic()
+        began = self.timer.now()
         steps, content, reason = order.steps, None, ""
         try:
             content = app(message, context).content
@@ -96,10 +103,12 @@ class Node:
             steps, reason = error.steps, str(error)
         except Exception as error:  # an exception would leave its energy out of the books under simulation
             reason = f"{type(error).__name__}: {error}"
-        seconds = time.monotonic() - began
+        seconds = self.timer.now() - began
         self.ledger.account = before
         self.burn(order, steps, seconds)
         if content is not None:
+            if order.payload == "logits" and "arrays" in content:
+                self.ledger.keep(order.key, pack(RecordDict({"arrays": content.pop("arrays")})))
             if self.wait(order, began):
                 self.account.uploads += order.fee
             else:
@@ -124,11 +133,11 @@ class Node:
         last = order.slot + order.steps * (1 + WAIT)
         while self.account.level < order.fee:
             if order.slot_seconds:
-                passed = time.monotonic() - began
+                passed = self.timer.now() - began
                 if passed >= order.seconds:
                     return False
-                time.sleep(min(order.slot_seconds, order.seconds - passed))
-                self.battery.advance(self.account, order.slot + int((time.monotonic() - began) / order.slot_seconds))
+                self.timer.sleep(min(order.slot_seconds, order.seconds - passed))
+                self.battery.advance(self.account, order.slot + int((self.timer.now() - began) / order.slot_seconds))
             elif self.account.slot < last and self.battery.emulated:
                 self.battery.advance(self.account, self.account.slot + 1)
             else:

@@ -97,19 +97,20 @@ def train(message: Message, context: Context, defaults: RunSettings | None = Non
     module = blank(run.model, x.shape[1:], classes)
     loop = Paced(module, torch.from_numpy(x), torch.from_numpy(y), classes, sgd(run))
     loop.pace, loop.until = node.pace, began + order.seconds
-    reference = joined(read_arrays(message.content.get("arrays"), form(module), "arrays"))
+    start = message.content.get("kept", message.content.get("arrays"))
+    reference = joined(read_arrays(start, form(module), "arrays"))
     places = session_indices(np.arange(len(y)), run.trial, order.client, order.k, order.steps, run.batch)
     teacher = _teacher(message, classes, run.distillation)
     done = loop.run(
         reference[None], torch.from_numpy(places)[None], teachers=teacher, collect=order.payload == "logits"
     )
+    # A session that reports logits keeps its weights on the node; the ledger sees to that.
     content = RecordDict({"metrics": MetricRecord({"num-examples": int(places.size)})})
     if order.payload == "logits":
         assert done.sums is not None
         assert done.counts is not None
         content["logits"] = write_arrays({"sums": done.sums[0].numpy(), "counts": done.counts[0].numpy()})
-    else:
-        content["arrays"] = write_arrays(named(module, done.parameters[0]))
+    content["arrays"] = write_arrays(named(module, done.parameters[0]))
     return Message(content, reply_to=message)
 
 

@@ -29,6 +29,7 @@ class Weights:
         self._row = self._base = self._update = 0  # how far the lineage's columns have been read
         self._left = 0  # versions still to come from the last row
         self.used: list[int] = []  # sessions whose update is in a version now
+        self.kept: dict[int, int] = {}  # a client's own model to the session it came from: its weights never travelled
         self.initial = initial
 
     def received(self, session: int, update: Tensor) -> None:
@@ -55,6 +56,8 @@ class Weights:
                 self._make(self.versions, bases, updates, kind)
             sessions = self.lineage.update.values()[updates].tolist()
             self.used += sessions
+            if kind == Kind.LOCAL:
+                self.kept[self.versions] = sessions[0]
             if kind != Kind.INITIAL:
                 made.append((self.versions, kind, sessions))
             self.versions += 1
@@ -89,6 +92,10 @@ class Weights:
             self.vault.put(f"version-{version}", {"version": self.initial})
             return
         lineage = self.lineage
+        if kind == Kind.LOCAL:
+            # The client goes on from it and reports how far it has come from the base, so the base stands for it.
+            self.vault.put(f"version-{version}", self.vault.get(f"version-{lineage.base.values()[bases][0]}"))
+            return
         total: Tensor | None = None
         for keys, factors, name in (
             (lineage.base.values()[bases], lineage.coefficient.values()[bases], "version"),
