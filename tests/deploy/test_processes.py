@@ -31,6 +31,7 @@ from pipecycle.deploy.local_grid import LocalGrid  # noqa: E402
 from pipecycle.deploy.loopback import SWITCHES  # noqa: E402
 from pipecycle.deploy.table import Tail  # noqa: E402
 
+TOGETHER = pytest.mark.xdist_group("one-federation")
 BITS = {"model": "lenet", "harvest": "always", "session": 4, "slots": 7, "initial": 5.0, "evaluate-every": 7}
 """Clients that charge in every slot, on a logical clock; lenet is trained alike wherever there is no GPU."""
 
@@ -120,6 +121,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
     assert federation.kin.look() == set()
 
 
+@TOGETHER
 def test_the_same_bits_as_in_process_and_as_planned_and_trained(finished: dict[str, Any], tmp_path: Path) -> None:
     assert finished["verdict"][0] == "finished:completed", finished["verdict"]
     run = finished["home"] / "run"
@@ -133,6 +135,7 @@ def test_the_same_bits_as_in_process_and_as_planned_and_trained(finished: dict[s
     assert not same(live, initial)
 
 
+@TOGETHER
 def test_who_has_no_key_or_trusts_another_is_refused(finished: dict[str, Any]) -> None:
     assert {name: finished["dead"].get(name) for name in ("node-7", "node-8")} == {"node-7": 1, "node-8": 1}
     assert "Exit Code: 305" in finished["logs"][7]
@@ -145,6 +148,7 @@ def test_who_has_no_key_or_trusts_another_is_refused(finished: dict[str, Any]) -
     assert finished["trace"].total["refused"] == finished["trace"].total["lost"] == 0
 
 
+@TOGETHER
 def test_nothing_leaves_the_machine(finished: dict[str, Any]) -> None:
     watched = finished["watched"]
     assert {"flower-superlink", "flower-supernode", "flower-superexec", "flwr-serverapp"} <= watched.names
@@ -158,6 +162,7 @@ def test_nothing_leaves_the_machine(finished: dict[str, Any]) -> None:
         assert not [key for key in told if key.lower() in ("http_proxy", "https_proxy", "all_proxy")]
 
 
+@TOGETHER
 def test_energy_is_conserved_in_every_ledger(finished: dict[str, Any]) -> None:
     accounts = [json.loads((finished["home"] / "nodes" / f"{node}.json").read_text()) for node in range(3)]
     for account in accounts:
@@ -216,16 +221,20 @@ def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").stat().st_size > 100_000
 
 
-def test_nobody_outlives_a_killed_command(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_nobody_outlives_the_command(tmp_path: Path, how: signal.Signals) -> None:
     process = up("app", "--nodes", "2", cwd=tmp_path)
     kin = Kin(process.pid)
     noted = tmp_path / "app" / "federation" / "running.json"
     until(lambda: noted.exists() and len(json.loads(noted.read_text())["nodes"]) == 2, 60)
     time.sleep(2)  # SuperExecs come up, and the keeper sees them
     assert len(kin.look()) >= 6
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    until(lambda: kin.look() == set(), 30, lambda: str(kin.known))
+    os.kill(process.pid, how)
+    process.communicate(timeout=30)
+    if how == signal.SIGKILL:  # then it is for the keeper to do, a moment later
+        until(lambda: kin.look() == set(), 30, lambda: str(kin.known))
+    assert process.returncode == (-9 if how == signal.SIGKILL else 130)
+    assert kin.look() == set()
 
 
 def test_a_failed_run_says_why(tmp_path: Path) -> None:

@@ -161,7 +161,8 @@ def _conduct(site: Site, chosen: RunSettings, node: dict[str, Scalar], tls: bool
     except KeyboardInterrupt:
         say("Stopped; every process has ended.")
         if site.trace.exists():
-            say(f"`pipecycle deploy up {site.folder} --resume` goes on from the last aggregation.")
+            how = "--resume` goes on where it was" if site.resumable else "--fresh` begins again"
+            say(f"`pipecycle deploy up {site.folder} {how}.")
         raise typer.Exit(STOPPED) from None
     except Failed as error:
         say(f"{error} Every process has ended.")

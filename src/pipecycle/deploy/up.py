@@ -11,6 +11,7 @@ from attrs import frozen
 
 from pipecycle.deploy.federation import Federation, status
 from pipecycle.deploy.init import read_app, write_app
+from pipecycle.deploy.journal import STATE
 from pipecycle.deploy.settings import NodeSettings, RunSettings, Scalar
 from pipecycle.deploy.stopping import stoppable
 from pipecycle.deploy.table import Tail, View
@@ -42,6 +43,10 @@ class Site:
     def trace(self) -> Path:
         return self.out / "trace.jsonl"
 
+    @property
+    def resumable(self) -> bool:
+        return (self.out / STATE).exists()
+
     def ledger(self, node: int) -> Path:
         return self.federation / "nodes" / str(node) / "ledger.json"
 
@@ -59,6 +64,8 @@ class Site:
         begun = self.trace.exists()
         if resume and not begun:
             raise InputError(f"{self.out}: holds no run to go on with (leave --resume out)")
+        if resume and not self.resumable:
+            raise InputError(f"{self.out}: that run ended before its first checkpoint (--fresh begins again)")
         if begun and not resume and not fresh:
             raise InputError(f"{self.out}: holds a run already (--resume goes on with it, --fresh begins again)")
         if status(self.federation) is not None:
