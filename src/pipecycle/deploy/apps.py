@@ -35,7 +35,7 @@ def server_app(
         from pipecycle.deploy.driver import Driver
         from pipecycle.deploy.learning import foreign, own
 
-        run = settings_of(context, defaults)
+        run = settings_of(context, defaults, strict=initial is None)
         learning = own(run) if initial is None else foreign(initial(), evaluate)
         Driver(grid, run, learning, getattr(grid, "timer", None)).run()
 
@@ -54,7 +54,7 @@ def client_app(settings: Mapping[str, Scalar] | None = None, timer: Timer | None
         return train(message, context, defaults)
 
     def handle(message: Message, context: Context) -> Message:
-        return attend(message, context, session, defaults, timer)
+        return attend(message, context, session, defaults, timer, strict=True)
 
     app = ClientApp()
     app.train()(handle)

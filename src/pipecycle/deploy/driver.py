@@ -17,6 +17,7 @@ from pipecycle.deploy.forecast import Forecast
 from pipecycle.deploy.journal import VAULT, Event, Journal
 from pipecycle.deploy.learning import Learning
 from pipecycle.deploy.live import LiveFleet
+from pipecycle.deploy.memory import held
 from pipecycle.deploy.post import Post
 from pipecycle.deploy.protocol import Refused, Report, check_report
 from pipecycle.deploy.roster import Arrival, RealTime, Roster, Timer
@@ -32,6 +33,8 @@ from pipecycle.schedule import Schedule, Status
 from pipecycle.streams import Ints, streams
 from pipecycle.world import World
 
+UNSURE = 5
+"""Sessions' lengths after which a client that is believed to be short of energy is asked."""
 NOT_DECISIVE = ("resume", "out", "slots", "roll-call", "deadline", "margin")
 
 
@@ -135,7 +138,7 @@ class Driver:
         # 3. Train: one step is expected of everybody in a session.
         self.fleet.train()
         # 4. Listen until the slot is over, and put what was heard before the policy.
-        self.roster.call(slot)
+        self.roster.call(slot, self.fleet.unsure(UNSURE * self.settings.session))
         events = [self.post.event(one) for one in sorted(self.clock.arrivals(slot, self.roster), key=_order)]
         for event in events:
             self.journal.write(slot=slot, **event)
@@ -182,8 +185,8 @@ class Driver:
             return None
         if kind == "refused":
             self.refused[event["name"]] += 1
-            if client < 0:
-                return None
+        if client < 0:  # a node that is nobody yet
+            return None
         fleet.reachable[client] = False
         if session < 0:
             return None
@@ -234,6 +237,14 @@ class Driver:
         if self.journal.save(self.roster.run, slot, self.identity) or self.journal.folder is None:
             self.weights.forget()
             self.post.settled = self._answered.copy()
+            self._prune()
+
+    def _prune(self) -> None:
+        """Drop the versions that neither the policy nor a session under way has any use for."""
+        numbers = held(self.policy)
+        if numbers is not None:
+            errands = [self.post.errands[session] for session in self.fleet.training().tolist()]
+            self.weights.prune(numbers | {one.reference for one in errands} | {one.teacher for one in errands})
 
     def schedule(self) -> Schedule:
         """What has happened so far, as a schedule."""
@@ -292,7 +303,10 @@ class Driver:
         saved, events = self.journal.resume(self.identity)
         self.roster.run = saved.run
         by_slot: dict[int, list[Event]] = {}
+        lives: dict[int, str] = {}
         for event in events:
+            if event["event"] == "resume":
+                lives[event["slot"]] = event["life"]
             if event["event"] in ("roll-call", "reply", "decline", "lost", "refused", "away"):
                 by_slot.setdefault(event["slot"], []).append(event)
             elif event["event"] == "evaluation":
@@ -312,9 +326,12 @@ class Driver:
             self._collect(slot, by_slot.get(slot, []))
             self._made(slot, values=False)
             self._record()
+            self.post.life = lives.get(slot, self.post.life)
         self.weights.used.clear()
         self.post.settled = self._answered.copy()
-        self.journal.write("resume", saved.slot)
+        if self.settings.clock == "wall":
+            self.post.life = secrets.token_hex(4)
+        self.journal.write("resume", saved.slot, life=self.post.life)
         reachable = set(self.fleet.reachable.nonzero()[0].tolist())
         self.roster.slot = saved.slot
         logical = self.settings.clock == "logical"

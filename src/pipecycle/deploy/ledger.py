@@ -51,7 +51,7 @@ class Account:
     broken: int = 0
     """Sessions that were charged and never answered."""
     kept: str = ""
-    """The key of the session whose model the node has kept for itself."""
+    """The session (run and k) whose model the node has kept for itself."""
     answers: dict[str, str] = field(factory=dict)
     """Key to the name under which the answer is stored."""
 
@@ -218,13 +218,13 @@ class Ledger:
         name = self.account.answers.get(key)
         return None if name is None else self.store.get(name)
 
-    def keep(self, key: str, data: bytes) -> None:
+    def keep(self, run: str, k: int, data: bytes) -> None:
         """A model that does not travel; the next one replaces it."""
         self.store.put("kept", data)
-        self.account.kept = key
+        self.account.kept = f"{run}/{k}"
 
-    def kept(self, key: str) -> bytes | None:
-        return self.store.get("kept") if self.account.kept == key else None
+    def kept(self, run: str, k: int) -> bytes | None:
+        return self.store.get("kept") if self.account.kept == f"{run}/{k}" else None
 
     def charge(self, key: str, quanta: int) -> Account:
         """Take a whole session's energy before it begins; returns the account as it was, for settling."""

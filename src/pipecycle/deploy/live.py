@@ -82,6 +82,7 @@ class LiveFleet(Fleet):
         self.reports: dict[int, Report] = {}
         self._bases: dict[int, Base] = {}
         self._left: Ints = np.zeros(clients, np.int64)  # steps that each is expected to have still to do
+        self._heard: Ints = np.full(clients, -1)  # the slot in which each was last heard of
         self._tallied: Ints = np.zeros(clients, np.int64)
 
     # The slot.
@@ -160,6 +161,13 @@ class LiveFleet(Fleet):
 
     # What is heard from nodes.
 
+    def unsure(self, slots: int) -> list[int]:
+        """Clients that are believed to have too little energy and have not been heard of for so many slots: if the
+        forecast is too low they would never be asked again."""
+        poor = (self._state == 0) & self.reachable & (self.level < self.to_train + self.to_report)
+        found: list[int] = (poor & (self.slot - self._heard >= slots)).nonzero()[0].tolist()
+        return found
+
     def take_launched(self) -> list[Launch]:
         launched, self.launched = self.launched, []
         return launched
@@ -196,11 +204,17 @@ class LiveFleet(Fleet):
         if base is None:
             base = Base(report.harvested - report.level, report.overflowed, report.spent)
             self._bases[client] = base
+        self._heard[client] = self.slot
+        before = self.reports.get(client)
         self.reports[client] = report
+        self._fit(client, report.capacity)
         ahead = 0
         if report.at < self.slot:
             ahead = int((self.forecast.through(self.slot) - self.forecast.through(report.at))[client])
         assert self.overflow is not None
+        if before is not None and report.behind(before):
+            self._begin_anew(client, report, ahead)
+            return
         gained = report.harvested - base.harvested + ahead - int(self.gained[client])
         overflowed = report.overflowed - base.overflowed - int(self.overflow[client])
         known = int(self.trained[client] + self.fees[client] + self.paid[client])
@@ -213,6 +227,30 @@ class LiveFleet(Fleet):
         self.ledger.training += spent
         self.level[client] += gained - overflowed - spent
         self._ceiling = max(self._ceiling, int(self.level[client]))
+
+    def _begin_anew(self, client: int, report: Report, ahead: int) -> None:
+        """The node has lost its ledger and opened another: only the level that it tells counts."""
+        assert self.overflow is not None
+        change = report.level + ahead - int(self.level[client] - self.paid[client])
+        self.level[client] += change
+        self.gained[client] += max(0, change)
+        self.overflow[client] += max(0, -change)
+        self.ledger.harvested += max(0, change)
+        self.ledger.overflowed += max(0, -change)
+        self._bases[client] = Base(
+            report.harvested + ahead - int(self.gained[client]),
+            report.overflowed - int(self.overflow[client]),
+            report.spent - int(self.trained[client] + self.fees[client] + self.paid[client]),
+        )
+        self._ceiling = max(self._ceiling, int(self.level[client]))
+
+    def _fit(self, client: int, capacity: int) -> None:
+        """A node may hold less than the run allows."""
+        most = min(capacity, int(np.max(self.capacity)))
+        if most != at(self.capacity, np.array([client])):
+            self.capacity = np.broadcast_to(np.asarray(self.capacity), (self.clients,)).copy()
+            self.capacity[client] = most
+            self._lowest_capacity = int(self.capacity.min())
 
     # The record.
 

@@ -30,6 +30,7 @@ class Errand:
     teacher: int
     payload: Payload
     slot: int
+    life: str
 
 
 class Post:
@@ -42,6 +43,7 @@ class Post:
         self.ratio = ratio
         self.errands: dict[int, Errand] = {}
         self.settled: Ints = np.full(run.clients, -1)
+        self.life = ""
 
     def note(self, slot: int, launch: Launch) -> None:
         """Remember what the sessions are to be sent out with."""
@@ -49,7 +51,7 @@ class Post:
         for session, client, reference, need in zip(
             launch.sessions.tolist(), launch.clients.tolist(), references.tolist(), launch.need.tolist(), strict=True
         ):
-            self.errands[session] = Errand(client, reference, need, launch.teacher, launch.payload, slot)
+            self.errands[session] = Errand(client, reference, need, launch.teacher, launch.payload, slot, self.life)
 
     def fee(self, payload: Payload) -> int:
         """Quanta for an upload: a logit table is a fraction of a model."""
@@ -71,6 +73,7 @@ class Post:
             settled=int(self.settled[errand.client]),
             seconds=run.seconds,
             slot_seconds=run.slot_seconds if run.clock == "wall" else 0.0,
+            life=errand.life,
         )
         config = {
             "classes": self.learning.classes,
@@ -95,14 +98,17 @@ class Post:
         """What was heard as a line of the trace; a reply's weights are put away first, or refused."""
         event: Event = {"event": arrival.kind}
         if arrival.client < 0:
-            return {**event, "node": str(arrival.node), "name": arrival.name, "why": arrival.why}
+            named = {"name": arrival.name} if arrival.name else {}
+            return {**event, "node": str(arrival.node), **named, "why": arrival.why}
         event["client"] = arrival.client
         if arrival.session >= 0:
             event["session"] = arrival.session
         answer = arrival.answer
         try:
             if answer is not None:
-                check_report(answer.report, self.fleet.reports.get(arrival.client), self.roster.most)
+                # A roll call may be answered from a new ledger, a session may not.
+                before = None if arrival.kind == "present" else self.fleet.reports.get(arrival.client)
+                check_report(answer.report, before, self.roster.most)
             if answer is not None and arrival.kind == "reply":
                 self._receive(arrival.session, answer)
         except Refused as error:

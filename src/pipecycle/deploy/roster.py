@@ -27,7 +27,8 @@ WORDS = {
     5: "the node is gone",
     8: "the app crashed",
 }
-MOST_PAUSE = 64
+MOST_PAUSE = 16
+"""Sessions' lengths for which a client that keeps failing is left alone, at most."""
 
 
 class Timer(Protocol):
@@ -109,17 +110,19 @@ class Roster:
 
     # Asking.
 
-    def call(self, slot: int) -> None:
-        """Ask unknown nodes who they are and clients that were out of reach whether they are back."""
+    def call(self, slot: int, unsure: Iterable[int] = ()) -> None:
+        """Ask unknown nodes who they are, clients that were out of reach whether they are back, and the `unsure`
+        ones what their batteries hold by now."""
         self.slot = slot
-        online = self.present()
+        online, asked = self.present(), set(unsure)
         busy = {flight.node for flight in self.flights.values()}
         for node in sorted(online - busy):
             client = self.client_of.get(node)
             if client is None:
                 due = self._nodes.get(node, slot) <= slot
             else:
-                due = client not in self._reachable and self.standing[client].again <= slot
+                away = client not in self._reachable
+                due = (away and self.standing[client].again <= slot) or (not away and client in asked)
             if due:
                 self._ask(node, -1 if client is None else client, slot)
         for node in [node for node in self.client_of if node not in online and node not in busy]:
@@ -141,6 +144,8 @@ class Roster:
     def launch(self, client: int, session: int, order: Order, content: RecordDict) -> None:
         """Send a session out; a refusal is heard of at the next look."""
         flight = Flight(self.node_of.get(client, 0), client, session, order, self.timer.now() + self.ttl)
+        for told in [told for told, one in self.flights.items() if one.client == client]:
+            del self.flights[told]  # a question about its battery, which its answer to this settles too
         if client not in self.node_of:
             self._early.append(self._fallen(flight, "the node is gone"))
         else:
@@ -168,7 +173,7 @@ class Roster:
         now = self.timer.now()
         for told in [told for told in ids if told in self.flights and self.flights[told].until + 5.0 < now]:
             found.append(self._fallen(self.flights.pop(told), WORDS[EXPIRED]))
-        return [one for one in found if one.client >= 0 or one.kind == "refused"]
+        return found
 
     def _heard(self, flight: Flight, reply: Message) -> Arrival:
         if reply.has_error():
@@ -224,12 +229,13 @@ class Roster:
         return Arrival(kind, client, flight.session, why, node=flight.node)
 
     def _strike(self, client: int, *, gentle: bool = False) -> None:
-        """Out of reach until a roll call is answered; the more failures in a row, the longer it is left alone."""
+        """Out of reach until a roll call is answered, which is asked for at once after a first failure; the more
+        there are in a row, the longer it is left alone.  That its node went away is nothing to be blamed for."""
         self._reachable.discard(client)
         standing = self.standing[client]
         standing.strikes += not gentle
-        pause = self.session * min(MOST_PAUSE, 2 ** max(0, standing.strikes - 1)) if standing.strikes else 0
-        standing.again = self.slot + (pause if not gentle else 1)
+        doublings = 0 if gentle else standing.strikes - 1
+        standing.again = self.slot + (self.session * min(MOST_PAUSE, 2 ** (doublings - 1)) if doublings else 1)
 
     def distrust(self, client: int) -> None:
         """An answer turned out to be unusable after all."""

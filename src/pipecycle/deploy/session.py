@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 
 from pipecycle.deploy.battery import Battery, battery
 from pipecycle.deploy.ledger import Account, Busy, FileStore, Ledger, StateStore
-from pipecycle.deploy.protocol import OURS, Answer, Order, Refused, write_answer
+from pipecycle.deploy.protocol import Answer, Order, write_answer
 from pipecycle.deploy.roster import RealTime, Timer
 from pipecycle.deploy.settings import NodeSettings, RunSettings
 from pipecycle.energy import quanta, show
@@ -33,14 +33,20 @@ class Late(Exception):
 
 
 def attend(
-    message: Message, context: Context, app: App, defaults: RunSettings | None = None, timer: Timer | None = None
+    message: Message,
+    context: Context,
+    app: App,
+    defaults: RunSettings | None = None,
+    timer: Timer | None = None,
+    *,
+    strict: bool = False,
 ) -> Message:
     """Answer an order; messages that hold none go straight to the app."""
     order = Order.of(message.content)
     if order is None:
         return app(message, context)
-    run = settings_of(context, defaults)
-    node = NodeSettings.of(context.node_config)
+    run = settings_of(context, defaults, strict=strict)
+    node = NodeSettings.of(context.node_config, strict=strict)
     store = FileStore(Path(node.ledger)) if node.ledger else StateStore(context.state)
     try:
         with store.locked():
@@ -49,10 +55,10 @@ def attend(
         raise InputError(f"{node.ledger}: another session of this node is under way") from None
 
 
-def settings_of(context: Context, defaults: RunSettings | None = None) -> RunSettings:
+def settings_of(context: Context, defaults: RunSettings | None = None, *, strict: bool = True) -> RunSettings:
     """The run's settings: Flower's run configuration over the app's own defaults."""
     base = {} if defaults is None else defaults.flat()
-    return RunSettings.of({**base, **context.run_config})
+    return RunSettings.of({**base, **context.run_config}, strict=strict)
 
 
 class Node:
@@ -75,23 +81,29 @@ class Node:
             self.battery.advance(self.account, order.slot)
             self.ledger.save()
             return self.reply(message, self.said(order, "present"))
-        if order.client != self.node.partition_id:
-            return self.reply(message, self.said(order, "declined", f"this is client {self.node.partition_id}"))
         known = self.ledger.answer(order.key)
         if known is not None:
             return Message(unpack(known), reply_to=message)
-        if order.k <= self.account.last:
-            return self.reply(message, self.said(order, "declined", "an old order whose answer is no longer kept"))
+        if order.client != self.node.partition_id or order.k <= self.account.last:
+            other = order.client != self.node.partition_id
+            reason = f"this is client {self.node.partition_id}" if other else "an old order, its answer is not kept"
+            return self.reply(message, self.said(order, "declined", reason))
         self.battery.advance(self.account, order.slot)
-        if self.account.level < order.need:
-            reason = f"battery {show(self.account.level)} units, needs {show(order.need)}"
+        reason = self.objection(order, message)
+        if reason:
             return self.keep(order, message, self.said(order, "declined", reason))
-        if order.kept >= 0:
-            mine = self.ledger.kept(f"{order.run}/{order.client}/{order.kept}")
-            if mine is None:
-                return self.keep(order, message, self.said(order, "declined", "the kept model is gone"))
-            message.content["kept"] = unpack(mine)["arrays"]
         return self.train(order, message, context, app)
+
+    def objection(self, order: Order, message: Message) -> str:
+        """Why the node declines, if it does; a model that it goes on from is added to the message."""
+        if self.account.level < order.need:
+            return f"battery {show(self.account.level)} units, needs {show(order.need)}"
+        if order.kept >= 0:
+            mine = self.ledger.kept(order.run, order.kept)
+            if mine is None:
+                return "the kept model is gone"
+            message.content["kept"] = unpack(mine)["arrays"]
+        return ""
 
     def train(self, order: Order, message: Message, context: Context, app: App) -> Message:
         before = self.ledger.charge(order.key, order.steps * order.step)
@@ -108,7 +120,7 @@ class Node:
         self.burn(order, steps, seconds)
         if content is not None:
             if order.payload == "logits" and "arrays" in content:
-                self.ledger.keep(order.key, pack(RecordDict({"arrays": content.pop("arrays")})))
+                self.ledger.keep(order.run, order.k, pack(RecordDict({"arrays": content.pop("arrays")})))
             if self.wait(order, began):
                 self.account.uploads += order.fee
             else:
@@ -214,6 +226,3 @@ def unpack(data: bytes) -> RecordDict:
                 }
                 content[record["name"]] = _KINDS[record["kind"]](values)
     return content
-
-
-__all__ = ["OURS", "Late", "Node", "Refused", "attend", "pack", "settings_of", "unpack"]

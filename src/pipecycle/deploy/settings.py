@@ -61,13 +61,14 @@ class _Flat:
     """To and from a flat mapping with keys like `slot-seconds`."""
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """From a configuration; an unknown key or a wrong type is refused by name."""
+    def of(cls, values: Mapping[str, Any], *, strict: bool = True) -> Self:
+        """From a configuration; an unknown key or a wrong type is refused by name.  Not `strict`, keys that are not
+        ours are passed over: a user's own app has some of its own."""
         hints = typing.get_type_hints(cls)
         names = {one.name.replace("_", "-"): one.name for one in attrs.fields(cls)}  # type: ignore[arg-type]
         given = {}
         for key, value in values.items():
-            if key in FOREIGN:
+            if key in FOREIGN or (not strict and key not in names):
                 continue
             if key not in names:
                 raise InputError(f"{key} = {value}: {nearest(key, names)}")

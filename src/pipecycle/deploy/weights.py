@@ -31,6 +31,8 @@ class Weights:
         self.used: list[int] = []  # sessions whose update is in a version now
         self.kept: dict[int, int] = {}  # a client's own model to the session it came from: its weights never travelled
         self.initial = initial
+        self._alive: dict[str, set[int]] = {}
+        self._pruned: dict[str, int] = {}
 
     def received(self, session: int, update: Tensor) -> None:
         self.vault.put(f"update-{session}", {"update": update})
@@ -74,6 +76,16 @@ class Weights:
             self.vault.drop(f"update-{session}")
             self.vault.drop(f"logits-{session}")
         self.used.clear()
+
+    def prune(self, held: set[int]) -> None:
+        """Drop versions and tables that nobody can name any more; `held` are the numbers that somebody has."""
+        for kind, count, newest in (("version", self.versions, 0), ("table", self.tables, self.tables - 1)):
+            alive = self._alive.setdefault(kind, set())
+            alive |= set(range(self._pruned.get(kind, 0), count))
+            self._pruned[kind] = count
+            for number in alive - held - {newest, self.lineage.published}:
+                self.vault.drop(f"{kind}-{number}")
+                alive.discard(number)
 
     def _next(self) -> tuple[slice, slice, Kind]:
         """Where the next version's terms are."""

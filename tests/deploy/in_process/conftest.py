@@ -39,9 +39,18 @@ def federation() -> Callable[..., SimpleNamespace]:
         if grid is None:
             grid = LocalGrid(app or client_app(), nodes, run.flat(), **({} if fault is None else {"fault": fault}))
         driver = Driver(grid, run, learning or own(run), grid.timer)
+        made: dict[int, Any] = {}  # every version, also those that the server has dropped since
+        put = driver.weights.vault.put
+
+        def remember(name: str, values: Any) -> None:
+            if name.startswith("version-"):
+                made[int(name.removeprefix("version-"))] = values["version"].clone()
+            put(name, values)
+
+        driver.weights.vault.put = remember  # type: ignore[method-assign]
         schedule = driver.run() if run_it else None
         return SimpleNamespace(
-            run=run, grid=grid, driver=driver, schedule=schedule, events=driver.journal.events, folder=folder
+            run=run, grid=grid, driver=driver, schedule=schedule, events=driver.journal.events, folder=folder, made=made
         )
 
     return make

@@ -37,15 +37,18 @@ def test_a_live_run_opens_in_the_report(federation: Federation, tmp_path: Path, 
                       evaluate_every=25, fault=fault)  # fmt: skip
     record = read(out)
     assert record.schedule == live.schedule == Schedule.load(out / "schedule.npz")
-    assert record.ended == "finished" and record.metrics is not None
+    assert record.ended == "finished"
+    assert record.metrics is not None
     assert record.metrics.slot.tolist() == [25, 50, 75, 100, 125, 150]
     assert len(gantt(record)["lane"]) > 0
     heat = battery(record)
-    assert "reason" not in heat and len(heat["z"]) == live.run.clients
+    assert "reason" not in heat
+    assert len(heat["z"]) == live.run.clients
     found = levels(record)
     assert np.array_equal(found.level[-1], live.driver.fleet.true_level())
     text = page(load([out]), None)
-    assert policy in text and "levels cannot" not in text
+    assert policy in text
+    assert "levels cannot" not in text
 
 
 def test_an_unfinished_run_opens_too(federation: Federation, tmp_path: Path) -> None:
@@ -60,7 +63,9 @@ def test_an_unfinished_run_opens_too(federation: Federation, tmp_path: Path) -> 
     with pytest.raises(Stop):
         federation(tmp_path, policy="fedavg", out=str(tmp_path / "run"), slots=200, evaluate_every=20, fault=stop)
     record = read(tmp_path / "run")
-    assert record.ended is None and record.schedule.slots == 60 and "unfinished" in record.state
+    assert record.ended is None
+    assert record.schedule.slots == 60
+    assert "unfinished" in record.state
     assert page(load([tmp_path / "run"]), None)
 
 
@@ -76,4 +81,3 @@ def test_the_heat_map_shows_what_nodes_reported(federation: Federation, tmp_path
         at, harvested, overflowed, spent, _ = one["report"]
         assert shown[one["slot"], one["client"]] == harvested - overflowed - spent
         assert harvested == 5 * UNIT + (at + 1) * UNIT
-
