@@ -228,8 +228,7 @@ class Driver:
         spent = self.fleet.ledger.spent + (int(self.fleet.paid.sum()) if last else 0)
         version = self.lineage.published
         row = self.learning.look(slot + 1, version, self.weights.version(version), spent / UNIT)
-        figures = {"accuracy": row.accuracy, "loss": row.loss, "energy": row.energy, "by_class": row.by_class}
-        self.journal.write("evaluation", slot, version=version, **figures)
+        self.journal.write("evaluation", slot, version=version, energy=row.energy, **self.learning.told(row))
         self.folder.save(self.schedule(), self.levels)
 
     def _save(self, slot: int) -> None:

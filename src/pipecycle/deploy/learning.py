@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -66,10 +67,26 @@ class Learning:
         self.history.record(Checkpoint(slot, version, energy), score, None)
         return self.history.rows[-1]
 
+    @staticmethod
+    def told(row: Row) -> dict[str, Any]:
+        """A row for the trace, in which what is not a number is null."""
+
+        def number(value: float) -> float | None:
+            return value if isfinite(value) else None
+
+        return {
+            "accuracy": number(row.accuracy),
+            "loss": number(row.loss),
+            "by_class": [number(value) for value in row.by_class],
+        }
+
     def recall(self, event: Mapping[str, Any]) -> None:
         """An evaluation of before a restart."""
+        accuracy, loss, *by_class = (
+            float("nan") if value is None else value for value in (event["accuracy"], event["loss"], *event["by_class"])
+        )
         point = Checkpoint(event["slot"] + 1, event["version"], event["energy"])
-        self.history.record(point, Score(event["accuracy"], event["loss"], tuple(event["by_class"])), None)
+        self.history.record(point, Score(accuracy, loss, tuple(by_class)), None)
 
 
 def joined(arrays: Arrays) -> Tensor:

@@ -58,7 +58,7 @@ class Reaper:
             raise Killed
 
 
-SETTINGS: dict[str, Any] = {"clients": 5, "slots": 60, "session": 4, "harvest": "bernoulli:0.7", "initial": 4.0,
+SETTINGS: dict[str, Any] = {"clients": 5, "slots": 45, "session": 4, "harvest": "bernoulli:0.7", "initial": 4.0,
                             "evaluate_every": 15}  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def test_a_killed_server_goes_on_to_the_same_end(
     federation: Federation, ledgers: Ledgers, tmp_path: Path, policy: str
 ) -> None:
     complete = whole(federation, tmp_path / "whole", policy)
-    for at in (37, 101, 173):
+    for at in (37, 101, 149):
         folder = tmp_path / f"killed-{at}"
         folder.mkdir()
         with pytest.MonkeyPatch.context() as patch:
