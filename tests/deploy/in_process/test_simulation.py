@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,43 +32,8 @@ run_simulation(
 )
 """
 
-# What a user of Flower has already: a ClientApp of its own that knows nothing of batteries, slots or policies.
-THEIRS = """
-import json, sys
-import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.simulation import run_simulation
-from pipecycle.deploy import server_app, with_battery
 
-app = ClientApp()
-
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    # Least squares towards a point of the node's own, by gradient steps.
-    goal = np.full(3, context.node_config["partition-id"], np.float32)
-    x = message.content["arrays"]["x"].numpy().copy()
-    for _ in range(message.content["config"]["local-steps"]):
-        x -= np.float32(message.content["config"]["lr"]) * (x - goal)
-    record = RecordDict({"arrays": ArrayRecord({"x": Array(x)}), "metrics": MetricRecord({"num-examples": 10})})
-    return Message(record, reply_to=message)
-
-
-settings = json.loads(sys.argv[1])
-server = server_app(
-    settings,
-    initial=lambda: {"x": np.full(3, 9.0, np.float32)},
-    evaluate=lambda arrays: {"accuracy": 50.0, "loss": float(((arrays["x"] - 1.5) ** 2).sum())},
-)
-run_simulation(
-    server, with_battery(app, settings), settings["clients"],
-    backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0}, "init_args": {"num_cpus": 2}},
-)
-"""
-
-
-def simulate(script: str, settings: dict[str, Any], tmp_path: Path) -> None:
+def simulate(script: str, tmp_path: Path, settings: dict[str, Any] | None = None) -> None:
     (tmp_path / "script.py").write_text(script)
     environment = {
         **os.environ,
@@ -78,7 +44,7 @@ def simulate(script: str, settings: dict[str, Any], tmp_path: Path) -> None:
         "OMP_NUM_THREADS": "1",
     }
     done = subprocess.run(
-        [sys.executable, "script.py", json.dumps(settings)],
+        [sys.executable, "script.py", json.dumps(settings or {})],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -92,7 +58,7 @@ def simulate(script: str, settings: dict[str, Any], tmp_path: Path) -> None:
 def test_the_simulation_ends_with_the_same_bits(federation: Federation, tmp_path: Path) -> None:
     settings = {"policy": "pipecycle", "clients": 4, "slots": 40, "session": 4, "harvest": "bernoulli:0.8",
                 "initial": 4.0, "evaluate-every": 20}  # fmt: skip
-    simulate(OURS, {**settings, "out": str(tmp_path / "simulated")}, tmp_path)
+    simulate(OURS, tmp_path, {**settings, "out": str(tmp_path / "simulated")})
     local = federation(None, **settings, out=str(tmp_path / "local"))
     assert local.schedule.ancestry.events > 3
     for name in ("model.safetensors", "schedule.npz", "metrics.csv"):
@@ -100,13 +66,14 @@ def test_the_simulation_ends_with_the_same_bits(federation: Federation, tmp_path
 
 
 def test_anybodys_client_app_is_scheduled_by_our_policies(tmp_path: Path) -> None:
+    """The documents' own example, which knows nothing of batteries, slots or policies."""
     from pipecycle.deploy.journal import read_trace
     from pipecycle.energy import UNIT
 
-    settings = {"policy": "pipecycle", "policy-settings": '{"group_size": 2}', "clients": 4, "slots": 60, "session": 5,
-                "harvest": "bernoulli:0.7", "lr": 0.1, "out": str(tmp_path / "run"), "evaluate-every": 10}  # fmt: skip
-    simulate(THEIRS, settings, tmp_path)
-    events = read_trace(tmp_path / "run/trace.jsonl")
+    page = (Path(__file__).parents[3] / "docs/clientapp.md").read_text()
+    (block,) = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    simulate(block, tmp_path)
+    events = read_trace(tmp_path / "middle/trace.jsonl")
     replies = [one for one in events if one["event"] == "reply"]
     losses = [one["loss"] for one in events if one["event"] == "evaluation"]
     assert len(replies) > 10
