@@ -41,7 +41,7 @@ ray-test: $(VENV)/.installed  ## sweeps on a Ray cluster of this machine
 	$(BIN)/python -m pytest tests/test_ray.py -m ray
 
 flower-test: $(VENV)/.flower  ## live federations: in-process, simulated, and real processes on loopback
-	$(BIN)/python -m pytest tests/deploy -m "not chaos" -n 2 --dist loadgroup
+	$(BIN)/python -m pytest tests/deploy -m "not chaos" -n 2 --dist loadfile
 
 flower-chaos: $(VENV)/.flower  ## nodes and the server of a live federation are killed, and it goes on
 	$(BIN)/python -m pytest tests/deploy -m chaos

@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tomllib
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from attrs import define
 
 from pipecycle.deploy.init import annotated, read_app, sentences, write_app
 from pipecycle.deploy.settings import NodeSettings, RunSettings
 from pipecycle.errors import InputError
 
 
-def deploy(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipecycle", "deploy", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+@define
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def deploy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """The command, within this process."""
+    with warnings.catch_warnings():  # the older typer that Flower asks for uses what click is going to remove
+        warnings.simplefilter("ignore")
+        from pipecycle.cli import main
+
+    def call(*arguments: str, cwd: Path) -> Done:
+        monkeypatch.chdir(cwd)
+        monkeypatch.setattr(sys, "argv", ["pipecycle", "deploy", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return Done(int(left.value.code or 0), *capsys.readouterr())
+
+    return call
 
 
 def test_an_app_says_what_it_was_made_from(tmp_path: Path) -> None:
@@ -54,7 +75,7 @@ def test_a_package_hides_nobody(tmp_path: Path, name: str) -> None:
     assert (tmp_path / name / f"app_{name}" / "server_app.py") in files
 
 
-def test_own_modules_travel_with_the_app(tmp_path: Path) -> None:
+def test_own_modules_travel_with_the_app(tmp_path: Path, deploy: Callable[..., Done]) -> None:
     (tmp_path / "mine.py").write_text(
         "class Lazy:\n    name = 'lazy'\n    grouping = 'launch'\n    def setup(self, world): ...\n"
         "    def decide(self, slot): ...\n    def collect(self, slot, done, lost): ...\n"
@@ -84,7 +105,9 @@ def test_own_modules_travel_with_the_app(tmp_path: Path) -> None:
         (["--nodes", "0"], "0 is not in the range"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_no_file(tmp_path: Path, arguments: list[str], sentence: str) -> None:
+def test_a_mistake_is_one_sentence_and_no_file(
+    tmp_path: Path, deploy: Callable[..., Done], arguments: list[str], sentence: str
+) -> None:
     done = deploy("init", "app", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert sentence in done.stderr

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -190,13 +189,8 @@ class Federation:
         """Take everything down; a second Ctrl-C makes it brutal instead of leaving something behind."""
         with deaf() as asked_again:
             self.kin.look()
-            for process in self.nodes.values():  # first, so that they can still take their leave of the SuperLink
-                _terminate(process)
-            until = time.monotonic() + 3
-            while any(process.poll() is None for process in self.nodes.values()):
-                if asked_again.is_set() or time.monotonic() > until:
-                    break
-                time.sleep(0.05)
+            if self.link is not None:  # first, and at once: a server that saw its nodes go would count them as lost
+                kill_family(self.link.pid)
             self.kin.end(hurry=asked_again.is_set)
             for started in [self.link, *self.nodes.values()]:
                 if started is not None:
@@ -288,12 +282,6 @@ def status(folder: Path) -> dict[str, Any] | None:
 def lines(settings: Settings) -> str:
     """Scalars as TOML, as Flower reads configurations from files (on a command line some values cannot be quoted)."""
     return "".join(f"{key} = {toml(value)}\n" for key, value in settings.items())
-
-
-def _terminate(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        process.send_signal(signal.SIGCONT)  # a suspended one must wake to hear it
 
 
 def _made(folder: Path) -> Path:
