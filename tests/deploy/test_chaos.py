@@ -124,6 +124,7 @@ def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
         view = scene.wait(lambda view: view.groups, 60, "a group in flight")
         reached, served = view.slot, view.version
         federation.kill_link()
+        until_then = scene.trace()
         assert view.ended is None
         time.sleep(2)
         federation.start_link()
@@ -158,13 +159,15 @@ def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
     # Every battery: what the weather gave, to the quantum, is what was spent and what is stored; no session was paid
     # twice, none that was reported was not paid.
     weather = parse_harvest("bernoulli:0.5").weather(NODES, 0).block(1000)
+    forgotten = [event for event in until_then if event["slot"] > resumed["slot"]]  # after the last checkpoint
+    launches = [event for event in [*trace, *forgotten] if event["event"] == "launch"]
     agreed = 0
     for node in range(NODES):
         account = scene.account(node)
         assert account["harvested"] == int(weather[: account["slot"] + 1, node].sum()) + 40 * UNIT
         assert account["overflowed"] == 0
         assert account["harvested"] >= account["training"] + account["uploads"]
-        launched = sum(event["clients"].count(node) for event in trace if event["event"] == "launch")
+        launched = sum(event["clients"].count(node) for event in launches)
         mine = [event for event in trace if event.get("client") == node]
         replies = len({event["session"] for event in mine if event["event"] == "reply"})
         reported, rest = divmod(account["uploads"], UNIT)

@@ -64,6 +64,12 @@ def test_time_passes_on_a_wall_clock() -> None:
     assert (view.now, view.groups) == (49, [])
 
 
+def test_nodes_that_are_nobody_are_counted() -> None:
+    view = heard([*TRACE, {"event": "refused", "slot": 21, "node": "9", "name": "client", "why": "99"}])
+    assert view.figures()["refused"] == 1
+    assert "unknown nodes: 1 refused" in shown(view)
+
+
 def test_groups_are_what_started_together() -> None:
     launches = [
         {"event": "launch", "slot": 1, "clients": [0, 1, 2], "reference": [0, 0, 3]},

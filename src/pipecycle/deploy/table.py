@@ -48,6 +48,8 @@ class View:
     settings: dict[str, Any] = field(factory=dict)
     slot: int | None = None
     devices: dict[int, Device] = field(factory=dict)
+    strangers: Counter[str] = field(factory=Counter)
+    """Outcomes of nodes that have never said which client they are."""
     warnings: list[str] = field(factory=list)
     version: int = 0
     aggregations: int = 0
@@ -64,6 +66,8 @@ class View:
             self.slot = int(event["slot"])
         if kind in OUTCOMES and "client" in event:
             self._answered(kind, event)
+        elif kind in OUTCOMES:
+            self.strangers[kind] += 1
         elif kind in HEARD:
             HEARD[kind](self, event)
 
@@ -131,7 +135,7 @@ class View:
 
     @property
     def total(self) -> Counter[str]:
-        return sum((device.tally for device in self.devices.values()), Counter())
+        return sum((device.tally for device in self.devices.values()), self.strangers.copy())
 
     def render(self) -> Group:
         """The table, and the run in a line below it."""
@@ -150,6 +154,10 @@ class View:
                 str(device.since) if trains else "",
                 *(str(device.tally[kind] or "") for kind in ("reply", "decline", "lost", "refused")),
             )
+        strangers = {OUTCOMES[kind]: times for kind, times in self.strangers.items()}
+        if strangers:
+            parts = ", ".join(f"{times} {word}" for word, times in strangers.items())
+            table.add_row("?", "-", f"unknown nodes: {parts}")
         notes = [Text(f"Note: {text}", style="yellow") for text in self.warnings]
         return Group(table, Text(self.line()), *notes)
 
