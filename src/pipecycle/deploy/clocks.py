@@ -9,6 +9,8 @@ from typing import Protocol
 from pipecycle.deploy.roster import Arrival, Flight, Roster
 
 TICK = 0.02
+CALL = 5.0
+"""Seconds between two looks for nodes that have come (back), within a long slot."""
 LOOK = 0.25
 """Seconds between two looks; an answer may be lost if its node goes offline before it is fetched."""
 
@@ -35,10 +37,10 @@ class LogicalClock:
         def due(flight: Flight) -> bool:
             return flight.session < 0 or flight.order.slot + flight.order.steps - 1 <= slot
 
-        found = roster.look(due)
+        found, pause = roster.look(due), TICK
         while any(due(flight) for flight in roster.flights.values()):
-            roster.timer.sleep(TICK)
-            found += roster.look(due)
+            roster.timer.sleep(pause)
+            found, pause = found + roster.look(due), min(LOOK, 1.5 * pause)
         # A node that had to wait for the energy to report is heard of in the slot before it could.
         found += self._held
         self._held = [one for one in found if _at(one) - 1 > slot]
@@ -59,7 +61,11 @@ class WallClock:
     def arrivals(self, slot: int, roster: Roster) -> list[Arrival]:
         until = self._began + (slot + 1 - self._first) * self.slot_seconds
         found = roster.look()
+        called = roster.timer.now()
         while (rest := until - roster.timer.now()) > 0:
             roster.timer.sleep(min(LOOK, rest))
             found += roster.look()
+            if roster.timer.now() - called >= CALL:
+                roster.call(slot)
+                called = roster.timer.now()
         return found

@@ -194,8 +194,9 @@ class Driver:
         return False
 
     def _roll_call(self, slot: int, wanted: set[int], *, known: set[int] | None = None) -> None:
-        """Ask everybody until all the wanted have answered or the time for it is over.  Of those in `known` only
-        their presence counts."""
+        """Ask everybody until all the wanted have answered or the time for it is over; `known` after a restart: of
+        those only their presence counts."""
+        mark: Event = {} if known is None else {"after": True}
         until = self.roster.timer.now() + self.settings.roll_call
         while True:
             self.roster.call(slot)
@@ -203,11 +204,11 @@ class Driver:
                 event = self.post.event(arrival)
                 if event["event"] == "roll-call" and arrival.client in (known or ()):
                     continue
-                self.journal.write(slot=slot, **event)
+                self.journal.write(slot=slot, **event, **mark)
                 self._apply(event)
             if wanted <= self.roster.reachable or self.roster.timer.now() >= until:
                 return
-            self.roster.timer.sleep(0.1)
+            self.roster.timer.sleep(0.25)
 
     def _made(self, slot: int, *, values: bool = True) -> None:
         """Evaluate the recipes that the policy has just asked for; without `values` they exist already."""
@@ -322,9 +323,13 @@ class Driver:
             for launch in self.fleet.take_launched():
                 self.post.note(slot, launch)
             self.fleet.train()
-            self._collect(slot, by_slot.get(slot, []))
+            mine = by_slot.get(slot, [])
+            self._collect(slot, [event for event in mine if "after" not in event])
             self._made(slot, values=False)
             self._record()
+            for event in mine:
+                if "after" in event:  # heard by a server that went on from here
+                    self._apply(event)
             self.post.life = lives.get(slot, self.post.life)
         self.weights.used.clear()
         self.post.settled = self._answered.copy()
@@ -334,9 +339,9 @@ class Driver:
         reachable = set(self.fleet.reachable.nonzero()[0].tolist())
         self.roster.slot = saved.slot
         logical = self.settings.clock == "logical"
-        self._roll_call(saved.slot, reachable, known=reachable if logical else None)
+        self._roll_call(saved.slot, reachable, known=reachable if logical else set())
         for client in sorted(reachable - self.roster.reachable):
-            event = {"event": "away", "client": client, "why": "not there when the run went on"}
+            event = {"event": "away", "client": client, "why": "not there when the run went on", "after": True}
             self.journal.write(slot=saved.slot, **event)
             self._apply(event)
         for session in self.fleet.training().tolist():

@@ -83,6 +83,7 @@ class LiveFleet(Fleet):
         self._bases: dict[int, Base] = {}
         self._left: Ints = np.zeros(clients, np.int64)  # steps that each is expected to have still to do
         self._heard: Ints = np.full(clients, -1)  # the slot in which each was last heard of
+        self._allowed = int(np.max(self.capacity))
         self._tallied: Ints = np.zeros(clients, np.int64)
 
     # The slot.
@@ -228,6 +229,15 @@ class LiveFleet(Fleet):
         self.level[client] += gained - overflowed - spent
         self._ceiling = max(self._ceiling, int(self.level[client]))
 
+    def most_spent(self, client: int) -> int | None:
+        """What a node's ledger may show as spent at most: every session that it was asked for, twice over, since one
+        that broke off may have been asked for again.  None for a node that was never heard of."""
+        base = self._bases.get(client)
+        if base is None:
+            return None
+        cost = at(self.to_train, np.array([client])) + at(self.to_server, np.array([client]))
+        return base.spent + 2 * int(self.asked[client]) * int(np.max(cost))
+
     def _begin_anew(self, client: int, report: Report, ahead: int) -> None:
         """The node has lost its ledger and opened another: only the level that it tells counts."""
         assert self.overflow is not None
@@ -246,7 +256,7 @@ class LiveFleet(Fleet):
 
     def _fit(self, client: int, capacity: int) -> None:
         """A node may hold less than the run allows."""
-        most = min(capacity, int(np.max(self.capacity)))
+        most = min(capacity, self._allowed)
         if most != at(self.capacity, np.array([client])):
             self.capacity = np.broadcast_to(np.asarray(self.capacity), (self.clients,)).copy()
             self.capacity[client] = most

@@ -15,7 +15,7 @@ from pipecycle.deploy.protocol import OURS, Answer, Order, Refused, check_report
 from pipecycle.deploy.roster import Arrival, Roster
 from pipecycle.deploy.settings import RunSettings
 from pipecycle.deploy.weights import Weights
-from pipecycle.energy import UNIT, units
+from pipecycle.energy import UNIT, show, units
 from pipecycle.fleet import Payload
 from pipecycle.streams import Ints
 
@@ -109,6 +109,9 @@ class Post:
                 # A roll call may be answered from a new ledger, a session may not.
                 before = None if arrival.kind == "present" else self.fleet.reports.get(arrival.client)
                 check_report(answer.report, before, self.roster.most)
+                most = self.fleet.most_spent(arrival.client)
+                if before is not None and most is not None and answer.report.spent > most:
+                    raise Refused("spent", f"{show(answer.report.spent)} units, it was asked for {show(most)} at most")
             if answer is not None and arrival.kind == "reply":
                 self._receive(arrival.session, answer)
         except Refused as error:

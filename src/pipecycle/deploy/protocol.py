@@ -7,6 +7,7 @@ what is ours is in the record `pipecycle`, and a node's energy in the record `en
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 import attrs
@@ -20,6 +21,10 @@ from pipecycle.fleet import Payload
 
 OURS, ENERGY = "pipecycle", "energy"
 MOST_SAMPLES = 10**9
+MOST_QUANTA = 1 << 52
+"""In a ledger's totals: four billion units, and sums over a thousand clients still fit into 64 bits."""
+LARGEST = 1e12
+"""Weights beyond it are no weights, and would sooner or later not be finite."""
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -160,7 +165,7 @@ def read_answer(message: Message) -> Answer:
         **words,
         **figures,
         report=Report(**report),
-        seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
+        seconds=float(seconds) if isinstance(seconds, int | float) and isfinite(seconds) else 0.0,
         parts={name: record for name, record in content.array_records.items()},  # noqa: C416
     )
 
@@ -169,8 +174,9 @@ def check_report(report: Report, before: Report | None, most: int) -> None:
     """Refuse what no battery of at most `most` quanta can show after `before`."""
     if not 0 <= report.level <= min(report.capacity, most):
         raise Refused("battery", f"{show(report.level)} units, needs 0 to {show(min(report.capacity, most))}")
-    if min(report.harvested, report.overflowed, report.spent) < 0 or report.capacity <= 0:
-        raise Refused("ledger", "a total is negative")
+    totals = (report.harvested, report.overflowed, report.spent)
+    if not 0 <= min(totals) <= max(totals) <= MOST_QUANTA or report.capacity <= 0:
+        raise Refused("ledger", "a total is negative or beyond all bounds")
     if before is not None and report.behind(before):
         raise Refused("ledger", "a total is lower than it was before")
 
@@ -192,8 +198,8 @@ def read_arrays(record: object, like: Mapping[str, tuple[tuple[int, ...], np.dty
             raise Refused(name, f"{key} cannot be read ({error})") from None
         if values.shape != shape or values.dtype != kind:
             raise Refused(name, f"{key} is {values.dtype} {values.shape}, needs {kind} {shape}")
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            raise Refused(name, f"{key} holds values that are not finite")
+        if values.dtype.kind == "f" and not (np.abs(values) <= LARGEST).all():
+            raise Refused(name, f"{key} holds values that are not finite, or beyond {LARGEST:g}")
         out[key] = values
     return out
 

@@ -27,6 +27,10 @@ WORDS = {
     5: "the node is gone",
     8: "the app crashed",
 }
+WAIT = 50
+"""Sessions' lengths for which an emulated node on the logical clock waits for the energy to report."""
+AGAIN = 10.0
+"""Seconds after which a node that could not say who it is is asked again."""
 MOST_PAUSE = 16
 """Sessions' lengths for which a client that keeps failing is left alone, at most."""
 
@@ -98,8 +102,9 @@ class Roster:
         self.flights: dict[str, Flight] = {}
         self.standing = [Standing() for _ in range(clients)]
         self._reachable: set[int] = set()
-        self._nodes: dict[int, int] = {}  # unknown nodes, and the slot from which to ask them (again)
+        self._nodes: dict[int, float] = {}  # unknown nodes, and the time from which to ask them again
         self._early: list[Arrival] = []
+        self.patience = session * (1 + WAIT) + 1
 
     @property
     def reachable(self) -> set[int]:
@@ -119,7 +124,7 @@ class Roster:
         for node in sorted(online - busy):
             client = self.client_of.get(node)
             if client is None:
-                due = self._nodes.get(node, slot) <= slot
+                due = self._nodes.get(node, 0.0) <= self.timer.now()
             else:
                 away = client not in self._reachable
                 due = (away and self.standing[client].again <= slot) or (not away and client in asked)
@@ -196,7 +201,9 @@ class Roster:
         kind = kinds[answer.outcome]
         if kind == "failed":
             self._strike(client)
-        return Arrival(kind, client, flight.session, answer.reason, answer=answer, message=reply, node=flight.node)
+        return Arrival(
+            kind, client, flight.session, answer.reason[:500], answer=answer, message=reply, node=flight.node
+        )
 
     def _check(self, flight: Flight, answer: Answer) -> None:
         """Whether the answer is this flight's and its client's."""
@@ -213,13 +220,21 @@ class Roster:
         if (answer.outcome == "present") != (flight.session < 0):
             raise Refused("outcome", f"{answer.outcome!r} is no answer to this order")
         check_report(answer.report, None, self.most)
+        order, at = flight.order, answer.report.at
+        # With the energy for its report in hand from the start there is nothing to wait for.
+        waits = order.need < order.steps * order.step + order.fee
+        latest = order.slot + order.steps - 1 if not waits and not order.slot_seconds else order.slot + self.patience
+        if flight.session >= 0 and not order.slot <= at <= latest:
+            raise Refused("at", f"slot {at}, needs {order.slot} to {latest}")
+        if not -1 <= at <= self.slot + self.patience:
+            raise Refused("at", f"slot {at}, it is {self.slot} now")
 
     # Falling out of reach.
 
     def _fallen(self, flight: Flight, why: str, *, gone: bool = False) -> Arrival:
         client = flight.client
         if client < 0:
-            self._nodes[flight.node] = self.slot + max(1, self.session)
+            self._nodes[flight.node] = self.timer.now() + AGAIN
             return Arrival("lost", client, why=why, node=flight.node)
         self._strike(client, gentle=gone)
         if gone and self.client_of.get(flight.node) == client:

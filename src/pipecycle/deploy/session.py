@@ -14,14 +14,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from pipecycle.deploy.battery import Battery, battery
 from pipecycle.deploy.ledger import Account, Busy, FileStore, Ledger, StateStore
 from pipecycle.deploy.protocol import Answer, Order, write_answer
-from pipecycle.deploy.roster import RealTime, Timer
+from pipecycle.deploy.roster import WAIT, RealTime, Timer
 from pipecycle.deploy.settings import NodeSettings, RunSettings
 from pipecycle.energy import quanta, show
 from pipecycle.errors import InputError
 
 App = Callable[[Message, Context], Message]
-WAIT = 50
-"""Sessions' lengths for which an emulated node on the logical clock waits for the energy to report."""
 
 
 class Late(Exception):
@@ -84,11 +82,12 @@ class Node:
         known = self.ledger.answer(order.key)
         if known is not None:
             return Message(unpack(known), reply_to=message)
+        self.battery.advance(self.account, order.slot)
         if order.client != self.node.partition_id or order.k <= self.account.last:
             other = order.client != self.node.partition_id
             reason = f"this is client {self.node.partition_id}" if other else "an old order, its answer is not kept"
+            self.ledger.save()
             return self.reply(message, self.said(order, "declined", reason))
-        self.battery.advance(self.account, order.slot)
         reason = self.objection(order, message)
         if reason:
             return self.keep(order, message, self.said(order, "declined", reason))

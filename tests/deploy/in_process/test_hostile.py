@@ -81,6 +81,16 @@ def garbage(content: RecordDict) -> None:
     content["arrays"] = ArrayRecord({first[0]: broken, **dict(rest)})
 
 
+def overspent(content: RecordDict) -> None:
+    old = content["energy"]
+    more = 1000 * UNIT
+    content["energy"] = MetricRecord({**old, "spent": old["spent"] + more, "harvested": old["harvested"] + more})
+
+
+def delayed(content: RecordDict) -> None:
+    content["energy"] = MetricRecord({**content["energy"], "at": content["energy"]["at"] + 3})
+
+
 CASES: dict[str, tuple[str, Callable[[RecordDict], None]]] = {
     "not a number": ("arrays", weights(poison(float("nan")))),
     "infinite": ("arrays", weights(poison(float("inf")))),
@@ -101,6 +111,15 @@ CASES: dict[str, tuple[str, Callable[[RecordDict], None]]] = {
     "a battery that does not add up": ("battery", energy(battery=7 * UNIT)),
     "a battery in fractions": ("battery", energy(battery=7.5)),
     "spent less than before": ("ledger", energy(spent=-1, battery=0, harvested=-1, overflowed=0)),
+    "spent more than it was asked for": ("spent", lambda content: overspent(content)),
+    "beyond all bounds": (
+        "ledger",
+        energy(harvested=1 << 60, overflowed=(1 << 60) - UNIT, spent=0, battery=UNIT),
+    ),
+    "a report from the past": ("at", energy(at=-(10**15))),
+    "a report from the far future": ("at", energy(at=10**15)),
+    "a wait that was not needed": ("at", lambda content: delayed(content)),
+    "enormous": ("arrays", weights(poison(3e38))),
     "no samples": ("samples", energy(samples=0)),
     "negative samples": ("samples", energy(samples=-75)),
     "a trillion samples": ("samples", energy(samples=10**12)),
