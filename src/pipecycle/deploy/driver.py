@@ -78,6 +78,7 @@ class Driver:
         self.refused: Counter[str] = Counter()
         self._answered: Ints = np.full(run.clients, -1)
         self._published = 0
+        self._warned = False
 
     @property
     def identity(self) -> str:
@@ -104,12 +105,10 @@ class Driver:
         self.folder.begin()
         self.journal.write("start", -1, run=self.roster.run, settings=run.flat(), parameters=self.learning.size)
         self.weights.catch_up()
-        began = self.roster.timer.now()
         self._roll_call(-1, set(range(run.clients)))
         if not self.roster.reachable:
             raise InputError(f"no node has answered within {run.roll_call:g} s")
         self._setup()
-        self._warn(self.roster.timer.now() - began)
         self._save(-1)
         return 0
 
@@ -142,6 +141,7 @@ class Driver:
         events = [self.post.event(one) for one in sorted(self.clock.arrivals(slot, self.roster), key=_order)]
         for event in events:
             self.journal.write(slot=slot, **event)
+        self._warn(slot, events)
         self._collect(slot, events)
         self._made(slot)
         # 5. Record.
@@ -288,15 +288,15 @@ class Driver:
         self._save(self.settings.slots - 1)
         return found
 
-    def _warn(self, took: float) -> None:
-        """Say so where slots are too short for what a message takes."""
+    def _warn(self, slot: int, events: list[Event]) -> None:
+        """Say so, once, where answers take longer than policies that work by the clock count with."""
         run = self.settings
-        if run.clock == "wall" and run.slack * run.slot_seconds < min(took, 10.0):
-            why = (
-                f"the roll call took {took:.0f} s, and slack is {run.slack} slots of {run.slot_seconds:g} s: policies "
-                "that work by the clock may find sessions unfinished"
-            )
-            self.journal.write("warning", -1, why=why)
+        given = (run.session + run.slack) * run.slot_seconds
+        took = max((event["took"] for event in events if event["event"] == "reply"), default=0.0)
+        if run.clock == "wall" and took > given and not self._warned:
+            self._warned = True
+            why = f"an answer took {took:.0f} s, session and slack are {given:.0f} s: raise slack or slot-seconds"
+            self.journal.write("warning", slot, why=why)
 
     def _go_on(self) -> int:
         """Replay the trace through the policy, then send out again what was under way, under the same keys."""

@@ -130,7 +130,12 @@ class Post:
         if answer is not None and arrival.kind == "reply":
             self.roster.trust(arrival.client)
             fee = self.fee(self.errands[arrival.session].payload)
-            event |= {"samples": answer.samples, "fee": fee, "seconds": round(answer.seconds, 3)}
+            event |= {
+                "samples": answer.samples,
+                "fee": fee,
+                "seconds": round(answer.seconds, 3),
+                "took": round(arrival.took, 3),
+            }
         return event
 
     def _receive(self, session: int, answer: Answer) -> None:

@@ -77,6 +77,8 @@ class Arrival:
     answer: Answer | None = None
     message: Message | None = field(default=None, repr=False)
     node: int = 0
+    took: float = 0.0
+    """Seconds from launch to answer."""
 
 
 @define
@@ -202,7 +204,14 @@ class Roster:
         if kind == "failed":
             self._strike(client)
         return Arrival(
-            kind, client, flight.session, answer.reason[:500], answer=answer, message=reply, node=flight.node
+            kind,
+            client,
+            flight.session,
+            answer.reason[:500],
+            answer=answer,
+            message=reply,
+            node=flight.node,
+            took=self.timer.now() - flight.until + self.ttl,
         )
 
     def _check(self, flight: Flight, answer: Answer) -> None:
