@@ -40,7 +40,9 @@ def test_a_live_run_opens_in_the_report(federation: Federation, tmp_path: Path, 
     assert record.ended == "finished"
     assert record.metrics is not None
     assert record.metrics.slot.tolist() == [25, 50, 75, 100]
-    assert len(gantt(record)["lane"]) > 0
+    about = gantt(record)["about"]
+    assert len(about) > 0
+    assert any("lost" in one for one in about)
     heat = battery(record)
     assert "reason" not in heat
     assert len(heat["z"]) == live.run.clients
