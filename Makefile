@@ -40,14 +40,16 @@ ray-test: $(VENV)/.installed  ## sweeps on a Ray cluster of this machine
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[ray]"
 	$(BIN)/python -m pytest tests/test_ray.py -m ray
 
-flower-test: $(VENV)/.flower  ## live federations: in-process, simulated, and real processes on loopback
-	$(BIN)/python -m pytest tests/deploy -m "not chaos" -n 2 --dist loadfile
+# Flower asks for older versions of what the commands are made with: an environment of its own.
+flower-test: .venv-flower/.installed  ## live federations: in-process, simulated, and real processes on loopback
+	.venv-flower/bin/python -m pytest tests/deploy -m "not chaos" -n 2 --dist loadfile
 
-flower-chaos: $(VENV)/.flower  ## nodes and the server of a live federation are killed, and it goes on
-	$(BIN)/python -m pytest tests/deploy -m chaos
+flower-chaos: .venv-flower/.installed  ## nodes and the server of a live federation are killed, and it goes on
+	.venv-flower/bin/python -m pytest tests/deploy -m chaos
 
-$(VENV)/.flower: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,flower]"
+.venv-flower/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-flower
+	.venv-flower/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,flower]"
 	touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -56,4 +58,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-rivals .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-rivals .venv-flower .mypy_cache .ruff_cache .pytest_cache .hypothesis

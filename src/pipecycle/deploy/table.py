@@ -101,8 +101,8 @@ class View:
 
     def _evaluated(self, event: Event) -> None:
         self.evaluation = event
-        accuracy = float(event.get("accuracy", 0.0))
-        self.best = accuracy if self.best is None else max(self.best, accuracy)
+        if event.get("accuracy") is not None:
+            self.best = max(float(event["accuracy"]), -1.0 if self.best is None else self.best)
 
     def _warned(self, event: Event) -> None:
         self.warnings.append(str(event.get("why", "")))
@@ -186,8 +186,9 @@ class View:
         flying = " ".join("{" + ", ".join(map(str, group)) + "}" for group in groups)
         parts.append(f"groups in flight: {len(groups)}{' ' + flying if flying else ''}")
         parts.append(f"version {self.version} served, {number(self.aggregations)} aggregations")
-        if self.evaluation:
-            parts.append(f"accuracy {self.evaluation.get('accuracy', 0.0):.1f} %, best {self.best:.1f} %")
+        if self.best is not None:
+            accuracy = self.evaluation.get("accuracy")
+            parts.append(f"accuracy {'-' if accuracy is None else format(accuracy, '.1f')} %, best {self.best:.1f} %")
         return "; ".join(parts)
 
 
