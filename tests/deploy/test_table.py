@@ -80,9 +80,8 @@ def test_groups_are_what_started_together() -> None:
 
 def test_strange_lines_do_not_break_the_picture(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
-    path.write_text(
-        '{"event": "evaluation", "slot": 1, "accuracy": null}\n{"event": "moon"}\n[1]\nnonsense\n{"event": "launch", "slot": 2, "clients": [1]}\n{"event": "re'
-    )
+    odd = ['{"event": "evaluation", "slot": 1, "accuracy": null}', '{"event": "moon"}', "[1]", "nonsense"]
+    path.write_text("\n".join([*odd, '{"event": "launch", "slot": 2, "clients": [1]}', '{"event": "re']))
     view = Tail(path).read()
     assert view.groups == [[1]]
     assert "training" in shown(view)
