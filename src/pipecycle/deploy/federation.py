@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -252,7 +251,6 @@ class Federation:
             raise InputError(f"{self.folder}: a federation runs there already (process {running['pid']})")
         for stale in ("superlink.db", "superlink.db-wal", "superlink.db-shm", "registered.json"):
             (self.folder / stale).unlink(missing_ok=True)
-        shutil.rmtree(self.folder / "logs", ignore_errors=True)
         self._note()
 
     def _note(self) -> None:

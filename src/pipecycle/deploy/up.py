@@ -78,8 +78,8 @@ class Site:
         out = str(self.out.absolute())
         chosen = RunSettings.of({**base.flat(), **options, "out": out, "resume": resume})
         if fresh:
-            shutil.rmtree(self.out, ignore_errors=True)
-            shutil.rmtree(self.federation / "nodes", ignore_errors=True)  # another run, other batteries
+            for old in (self.out, self.federation / "logs", self.federation / "nodes"):  # nodes: other batteries
+                shutil.rmtree(old, ignore_errors=True)
         return chosen
 
     def _last(self) -> RunSettings | None:
