@@ -8,6 +8,7 @@ import secrets
 from collections import Counter
 from pathlib import Path
 
+import attrs
 import numpy as np
 from flwr.serverapp import Grid
 
@@ -275,7 +276,7 @@ class Driver:
     def _end(self) -> Schedule:
         found = self.schedule()
         version = self.lineage.published
-        ledgers = {str(client): list(vars_of(report)) for client, report in sorted(self.fleet.reports.items())}
+        ledgers = {str(client): attrs.astuple(report) for client, report in sorted(self.fleet.reports.items())}
         self.journal.write(
             "end",
             self.settings.slots - 1,
@@ -351,7 +352,3 @@ class Driver:
 
 def _order(arrival: Arrival) -> tuple[int, int]:
     return arrival.session, arrival.client
-
-
-def vars_of(report: Report) -> tuple[int, ...]:
-    return report.at, report.harvested, report.overflowed, report.spent, report.capacity

@@ -186,7 +186,7 @@ class Roster:
         if reply.has_error():
             code = reply.error.code
             detail = f": {str(reply.error.reason)[:200]}" if code not in (NODE_GONE, EXPIRED) else ""
-            return self._fallen(flight, f"{WORDS.get(code, f'error {code}')}{detail}", gone=code == NODE_GONE)
+            return self._fallen(flight, f"{WORDS.get(code, 'error')} (code {code}){detail}", gone=code == NODE_GONE)
         try:
             answer = read_answer(reply)
             self._check(flight, answer)
