@@ -79,8 +79,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
             watched.look()
             return tail.read().ended is not None or "superlink" in federation.dead()
 
-        until(over, 120, lambda: federation.last_words("superlink"))
-        until(lambda: federation.verdict()[0].startswith("finished"), 30)
+        until(over, 240, lambda: federation.last_words("superlink"))
+        until(lambda: federation.verdict()[0].startswith("finished"), 60)
         yield {
             "home": home,
             "settings": settings,

@@ -45,12 +45,12 @@ def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path) -> None:
         kin.look()
         return tail.read().aggregations > 0 or process.poll() is not None
 
-    until(lambda: tail.read().groups or process.poll() is not None, 90)
+    until(lambda: tail.read().groups or process.poll() is not None, 180)
     status = [sys.executable, "-m", "pipecycle", "deploy", "status", "app", "--json"]
     told = json.loads(subprocess.run(status, cwd=tmp_path, check=True, capture_output=True, text=True).stdout)
     assert told["running"]["pid"] == process.pid
     assert told["nodes"]["0"]["doing"] == "training"
-    until(first_update, 90)
+    until(first_update, 180)
     assert process.poll() is None
     assert tail.view.ended is None
     process.send_signal(signal.SIGINT)
@@ -63,7 +63,7 @@ def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path) -> None:
     assert not (tmp_path / "app" / "federation" / "running.json").exists()
 
     again = up("app", "--resume", "--json", cwd=tmp_path)
-    answer, said = again.communicate(timeout=120)
+    answer, said = again.communicate(timeout=240)
     assert again.returncode == 0, said
     assert json.loads(answer)["verdict"] == "finished:completed"
     live = load_file(tmp_path / "app" / "run" / "model.safetensors")
@@ -93,7 +93,7 @@ def test_a_failed_run_says_why(tmp_path: Path) -> None:
     np.savez(tmp_path / "odd.npz", x_train=np.zeros((4, 4), np.float32), y_train=np.arange(3))
     process = up("app", "--nodes", "1", "--data", "odd.npz", cwd=tmp_path)
     kin = Kin(process.pid)
-    answer, said = process.communicate(timeout=90)
+    answer, said = process.communicate(timeout=180)
     assert process.returncode == 1, said
     assert "finished:failed" in answer
     assert "odd.npz" in answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from attrs import frozen
@@ -120,18 +121,25 @@ def conduct(
 
 
 def _watch(federation: Federation, tail: Tail, show: Show) -> Outcome:
+    """Until the SuperLink says that the run is over; it is asked beside, so that the table goes on meanwhile."""
+    asker = ThreadPoolExecutor(1)
+    question: Future[tuple[str, str]] | None = None
     asked = time.monotonic()
-    while True:
-        view = tail.read()
-        show(view, federation)
-        federation.watch()
-        if "superlink" in federation.dead():
-            return Outcome("finished:failed", f"The SuperLink ended: {federation.last_words('superlink')}", view)
-        if view.ended is not None or time.monotonic() - asked > LISTEN:
-            asked = time.monotonic()
-            verdict, why = federation.verdict()
-            if verdict.startswith("finished"):
-                if not verdict.endswith("completed"):
-                    why = f"{why.rstrip('.') or 'no reason was given'} (see {federation.keep_server_log()})"
-                return Outcome(verdict, why, tail.read())
-        time.sleep(0.5)
+    try:
+        while True:
+            view = tail.read()
+            show(view, federation)
+            federation.watch()
+            if "superlink" in federation.dead():
+                return Outcome("finished:failed", f"The SuperLink ended: {federation.last_words('superlink')}", view)
+            if question is None and (view.ended is not None or time.monotonic() - asked > LISTEN):
+                question = asker.submit(federation.verdict)
+            if question is not None and question.done():
+                (verdict, why), question, asked = question.result(), None, time.monotonic()
+                if verdict.startswith("finished"):
+                    if not verdict.endswith("completed"):
+                        why = f"{why.rstrip('.') or 'no reason was given'} (see {federation.keep_server_log()})"
+                    return Outcome(verdict, why, tail.read())
+            time.sleep(0.5)
+    finally:
+        asker.shutdown(wait=False, cancel_futures=True)  # a question under way ends with the other processes
