@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +26,34 @@ from pipecycle.deploy.table import Tail  # noqa: E402
 
 from .shared import BITS, in_process, same, until  # noqa: E402
 
+Up = Callable[..., subprocess.Popen[str]]
 
-def up(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "pipecycle", "deploy", "up", *arguments]
-    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    """The command in the test's folder; whatever becomes of the test, it does not stay."""
+    started = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "pipecycle", "deploy", "up", *arguments]
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
 
 
 def options(settings: dict[str, Any]) -> list[str]:
     return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
 
 
-def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path) -> None:
+def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up) -> None:
     settings = {**BITS, "clock": "logical", "slack": 0, "slots": 8, "initial": 40.0}  # sessions may be paid twice
-    process = up("app", "--nodes", "2", "--json", *options(settings), cwd=tmp_path)
+    process = up("app", "--nodes", "2", "--json", *options(settings))
     kin = Kin(process.pid)
     tail = Tail(tmp_path / "app" / "run" / "trace.jsonl")
 
@@ -62,7 +78,7 @@ def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path) -> None:
     assert kin.look() == set()
     assert not (tmp_path / "app" / "federation" / "running.json").exists()
 
-    again = up("app", "--resume", "--json", cwd=tmp_path)
+    again = up("app", "--resume", "--json")
     answer, said = again.communicate(timeout=240)
     assert again.returncode == 0, said
     assert json.loads(answer)["verdict"] == "finished:completed"
@@ -74,13 +90,13 @@ def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_nobody_outlives_the_command(tmp_path: Path, how: signal.Signals) -> None:
-    process = up("app", "--nodes", "2", cwd=tmp_path)
+def test_nobody_outlives_the_command(tmp_path: Path, up: Up, how: signal.Signals) -> None:
+    process = up("app", "--nodes", "2")
     kin = Kin(process.pid)
     noted = tmp_path / "app" / "federation" / "running.json"
     until(lambda: noted.exists() and len(json.loads(noted.read_text())["nodes"]) == 2, 60)
-    time.sleep(2)  # SuperExecs come up, and the keeper sees them
-    assert len(kin.look()) >= 6
+    until(lambda: len(kin.look()) >= 6, 60)  # keeper, SuperLink, nodes and their SuperExecs
+    time.sleep(2)  # the keeper has seen them too
     os.kill(process.pid, how)
     process.communicate(timeout=30)
     if how == signal.SIGKILL:  # then it is for the keeper to do, a moment later
@@ -89,9 +105,9 @@ def test_nobody_outlives_the_command(tmp_path: Path, how: signal.Signals) -> Non
     assert kin.look() == set()
 
 
-def test_a_failed_run_says_why(tmp_path: Path) -> None:
+def test_a_failed_run_says_why(tmp_path: Path, up: Up) -> None:
     np.savez(tmp_path / "odd.npz", x_train=np.zeros((4, 4), np.float32), y_train=np.arange(3))
-    process = up("app", "--nodes", "1", "--data", "odd.npz", cwd=tmp_path)
+    process = up("app", "--nodes", "1", "--data", "odd.npz")
     kin = Kin(process.pid)
     answer, said = process.communicate(timeout=180)
     assert process.returncode == 1, said
