@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format bench bench-rivals browser-test ray-test clean
+.PHONY: demo test lint format bench bench-rivals browser-test ray-test flower-test flower-chaos clean
 
 demo: $(VENV)/.installed  ## the main job on embedded data
 	$(BIN)/pipecycle compare
@@ -40,10 +40,22 @@ ray-test: $(VENV)/.installed  ## sweeps on a Ray cluster of this machine
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[ray]"
 	$(BIN)/python -m pytest tests/test_ray.py -m ray
 
+# Flower asks for older versions of what the commands are made with: an environment of its own.
+flower-test: .venv-flower/.installed  ## live federations: in-process, simulated, and real processes on loopback
+	.venv-flower/bin/python -m pytest tests/deploy -m "not chaos" -n 2 --dist loadfile
+
+flower-chaos: .venv-flower/.installed  ## nodes and the server of a live federation are killed, and it goes on
+	.venv-flower/bin/python -m pytest tests/deploy -m chaos
+
+.venv-flower/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-flower
+	.venv-flower/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,flower]"
+	touch $@
+
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-rivals .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-rivals .venv-flower .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,6 +12,7 @@ from pipecycle import __version__
 from pipecycle.commands import comparing, planning, reproducing, running, sweeping, theorising
 from pipecycle.commands.shared import STOPPED
 from pipecycle.data.commands import app as data_app
+from pipecycle.deploy.commands import app as deploy_app
 from pipecycle.errors import InputError
 from pipecycle.report.commands import figures, report, tables
 
@@ -23,6 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data", help="Data sets and how they are split between clients.")
+app.add_typer(deploy_app, name="deploy", help="A live federation over Flower, on this machine or on many.")
 for command in (
     planning.plan,
     running.run,

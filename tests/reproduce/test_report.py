@@ -83,7 +83,7 @@ def test_what_markdown_names_exists(folder: Path) -> None:
     assert len(links) == 5
     assert all((folder / link).exists() for link in links)
     assert "| cannot be tested" in text
-    assert "pipecycle reproduce --out" in text  # the command that made it
+    assert "pipecycle reproduce --file" in text  # the command that made it
 
 
 def test_same_bytes_again_and_no_heavy_import(folder: Path) -> None:

@@ -43,13 +43,16 @@ class FedBacys:
         self.need = self.fleet.to_train + self.fleet.to_report
         self.references = np.zeros(world.clients, np.int64)
         self.chances = np.zeros(world.clients, np.int64)
+        self.due = np.zeros(world.clients, np.int64)  # each one's last reporting slot
         self.assigned: dict[int, Ints] = {}  # members by their reporting slot
-        self.training: dict[int, Ints] = {}  # those of them who take part
 
     def decide(self, slot: int) -> None:
-        participants = self.training.pop(slot, None)
-        if participants is not None:
-            self.aggregate(slot, participants)
+        if slot % self.turn == self.turn - 1:
+            # Those whose turn it is; live also those who were late for it.
+            finished = self.fleet.unsent(self.fleet.to_report)
+            participants = finished[self.due[finished] <= slot]
+            if len(participants):
+                self.aggregate(slot, participants)
         if slot % self.period == 0:
             self.assign(slot)
         members = self.assigned.get(slot + self.session)
@@ -76,7 +79,7 @@ class FedBacys:
             ready = ready[self.chances[ready] % 2 == 1]
         if len(ready):
             self.fleet.start(ready, self.references[ready], self.need)
-            self.training[report] = ready
+            self.due[ready] = report
 
     def aggregate(self, slot: int, participants: Ints) -> None:
         hub = self.draw("hub", slot).choice(participants)

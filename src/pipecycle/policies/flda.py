@@ -84,6 +84,9 @@ class FLDA:
             self.distils[self.learners] = True
 
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
+        if len(lost):  # nobody has kept the model of a session that did not come back
+            gone = self.fleet.client_of(lost)
+            self.kept[gone[np.isin(self.kept[gone], lost)]] = -1
         if slot % self.period != self.period - 1:
             return
         if len(self.learners):

@@ -1,4 +1,4 @@
-"""Battery levels over time, replayed: the weather, less what the recorded sessions spent."""
+"""Battery levels over time: as nodes reported them, or replayed from the weather and what the sessions spent."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 from attrs import frozen
 
+from pipecycle.data.formats import read_arrays
 from pipecycle.energy import UNIT, quanta
 from pipecycle.errors import InputError
 from pipecycle.harvest import rows
@@ -36,6 +37,8 @@ class Levels:
 def levels(record: Record, moments: int = 200) -> Levels:
     """Levels at evenly spaced slots, the last one included; refused where they do not end as recorded."""
     schedule = record.schedule
+    if (record.path / "levels.npz").exists():
+        return lived(record, moments)
     world = None if record.config is None else record.config.world
     harvest = str(schedule.meta["harvest"]) if world is None else world.harvest
     if world is None and schedule.energy.overflow.any():
@@ -48,6 +51,17 @@ def levels(record: Record, moments: int = 200) -> Levels:
     if not np.array_equal(found[-1], schedule.energy.level):
         raise InputError("the replayed levels do not end where the schedule says (costs that differ by client?)")
     return Levels(slots, found)
+
+
+def lived(record: Record, moments: int) -> Levels:
+    """The levels of a live run, slot by slot as they were known to the server: reports, and the forecast since."""
+    path = record.path / "levels.npz"
+    level = read_arrays(path).get("level")
+    clients = record.schedule.clients
+    if level is None or level.ndim != 2 or level.shape[1] != clients or not len(level):
+        raise InputError(f"{path}: needs an array `level` of slots x {clients} clients")
+    slots = np.unique(np.linspace(0, len(level) - 1, max(2, moments)).round().astype(np.int64))
+    return Levels(slots, level[slots].astype(np.int64))
 
 
 def replay(schedule: Schedule, harvest: str, slots: Ints, capacity: int | None, initial: int | None) -> Ints:

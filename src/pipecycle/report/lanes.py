@@ -157,6 +157,12 @@ def _about(schedule: Schedule, number: int, members: Ints, facts: tuple[int, int
     origin = f"version {references[0]}" if len(references) == 1 else f"versions {references[0]} to {references[-1]}"
     fate = {"used": f"used in aggregation {event}" if event else "its logits were used", "unused": "never used"}
     lines = [name, f"slots {start} to {end}", f"from {origin}", fate.get(state, "still training at the end")]
+    status = sessions.status[members]
+    fell = [
+        f"{int((status == one).sum())} {one.name.lower()}" for one in (Status.LOST, Status.DECLINED) if one in status
+    ]
+    if fell:  # live only
+        lines.append(", ".join(fell))
     if schedule.meta["grouping"] is not None:
         lines.insert(1, f"client{'' if alone else 's'} {who}{more}")
     return "<br>".join(lines)

@@ -17,7 +17,7 @@ from pipecycle.serving import chain_means
 from pipecycle.streams import Ints
 from pipecycle.train.graph import Graph
 from pipecycle.train.history import Checkpoint, EarlyStop, History, Row, Score, checkpoints, current_sessions
-from pipecycle.train.pool import Pool
+from pipecycle.train.pool import Pool, weighted
 from pipecycle.train.problems import Problem, session_numbers
 from pipecycle.train.teachers import Table
 
@@ -188,8 +188,7 @@ class Job:
         for pool, keys, factors, at in parts:
             first, last = int(at[version]), int(at[version + 1])
             if last > first:
-                rows = pool.gather(keys[first:last].tolist())
-                part = rows.mul_(factors[first:last, None]).sum(0)
+                part = weighted(pool.gather(keys[first:last].tolist()), factors[first:last])
                 total = part if total is None else total + part
         assert total is not None
         return total

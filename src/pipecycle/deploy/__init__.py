@@ -1,0 +1,31 @@
+"""A live federation over Flower, driven by the very policies that are planned with.
+
+The names below come when they are asked for: the core works without Flower (`pip install "pipecycle[flower]"`)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipecycle.deploy.apps import battery_mod, client_app, server_app, with_battery
+    from pipecycle.deploy.settings import NodeSettings, RunSettings
+
+_HOMES = {
+    "NodeSettings": "settings",
+    "RunSettings": "settings",
+    "battery_mod": "apps",
+    "client_app": "apps",
+    "server_app": "apps",
+    "with_battery": "apps",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pipecycle.deploy' has no attribute {name!r}")
+    found: object = getattr(import_module(f"pipecycle.deploy.{_HOMES[name]}"), name)
+    return found
+
+
+__all__ = ["NodeSettings", "RunSettings", "battery_mod", "client_app", "server_app", "with_battery"]

@@ -1,0 +1,85 @@
+"""The two Flower apps, and a battery for anybody's ClientApp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from numpy.typing import NDArray
+
+from pipecycle.deploy.roster import Timer
+from pipecycle.deploy.session import attend, settings_of
+from pipecycle.deploy.settings import RunSettings, Scalar
+
+Initial = Callable[[], Mapping[str, NDArray[Any]]]
+Evaluate = Callable[[dict[str, NDArray[Any]]], Mapping[str, float]]
+
+
+def server_app(
+    settings: Mapping[str, Scalar] | None = None,
+    *,
+    initial: Initial | None = None,
+    evaluate: Evaluate | None = None,
+) -> ServerApp:
+    """A ServerApp that puts a policy in charge.
+
+    Everything is read from the run configuration, over `settings`.  With `initial`, a function that gives the first
+    weights by name, it serves a user's own ClientApp, and `evaluate` may say how good weights are: a dict with
+    `accuracy` (percent) and `loss`."""
+    defaults = RunSettings.of(settings or {})
+
+    def main(grid: Grid, context: Context) -> None:
+        from pipecycle.deploy.driver import Driver
+        from pipecycle.deploy.learning import foreign, own
+
+        run = settings_of(context, defaults, strict=initial is None)
+        learning = own(run) if initial is None else foreign(initial(), evaluate)
+        Driver(grid, run, learning, getattr(grid, "timer", None)).run()
+
+    app = ServerApp()
+    app.main()(main)
+    return app
+
+
+def client_app(settings: Mapping[str, Scalar] | None = None, timer: Timer | None = None) -> ClientApp:
+    """A ClientApp that trains on the node's own data, as its battery allows."""
+    defaults = RunSettings.of(settings or {})
+
+    def session(message: Message, context: Context) -> Message:
+        from pipecycle.deploy.trainer import train
+
+        return train(message, context, defaults)
+
+    def handle(message: Message, context: Context) -> Message:
+        return attend(message, context, session, defaults, timer, strict=True)
+
+    app = ClientApp()
+    app.train()(handle)
+    return app
+
+
+def battery_mod(message: Message, context: Context, app: Callable[[Message, Context], Message]) -> Message:
+    """A Flower mod: `ClientApp(mods=[battery_mod])` trains as its battery allows."""
+    return attend(message, context, app)
+
+
+def with_battery(app: ClientApp, settings: Mapping[str, Scalar] | None = None) -> ClientApp:
+    """An existing ClientApp under a policy: it is asked to train only when its battery allows, and pays for it.
+
+    It must speak Flower's message API: weights in the record `arrays`, `num-examples` in a metric record."""
+    defaults = RunSettings.of(settings or {})
+
+    def handle(message: Message, context: Context) -> Message:
+        return attend(message, context, app, defaults)
+
+    def through(message: Message, context: Context) -> Message:
+        return app(message, context)
+
+    wrapped = ClientApp()
+    wrapped.train()(handle)
+    wrapped.evaluate()(through)
+    wrapped.query()(through)
+    return wrapped

@@ -1,0 +1,300 @@
+"""`pipecycle deploy init`, `up`, `status`, `keys`: a live federation over Flower."""
+
+from __future__ import annotations
+
+import json
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from pipecycle.commands.shared import STOPPED, Json
+from pipecycle.commands.shared import settings as pairs
+from pipecycle.deploy.init import write_app
+from pipecycle.deploy.settings import NodeSettings, RunSettings, Scalar
+from pipecycle.deploy.table import Tail, View
+from pipecycle.errors import InputError
+from pipecycle.registry import convert, nearest, parameters, policy_class
+from pipecycle.specs import FORMS
+
+if TYPE_CHECKING:
+    from pipecycle.deploy.federation import Federation
+    from pipecycle.deploy.up import Outcome, Site
+
+app = typer.Typer(no_args_is_help=True)
+
+DEMO: dict[str, Scalar] = {"clock": "wall", "slots": 120, "slack": 10, "initial": 25.0, "evaluate-every": 10}
+"""Where live runs begin: two minutes of slots of a second, batteries good for a session at once."""
+
+Policy = Annotated[str | None, typer.Option(help="A scheduler, or your own as module:Class. \\[default: pipecycle]")]
+Model = Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory. \\[default: mlp]")]
+DataName = Annotated[
+    str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file. \\[default: digits]")
+]
+Harvest = Annotated[str | None, typer.Option(metavar="SPEC", help=f"What emulated batteries gain: {FORMS}.")]
+Nodes = Annotated[int | None, typer.Option(min=1, help="How many nodes, each with a battery. \\[default: 4]")]
+SetOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any setting of the run (clock, slot-seconds, slots, session, lr, partition, ...) or of the policy "
+        "(groups, ...); the app's pyproject.toml explains them all.",
+    ),
+]
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the app.")],
+    policy: Policy = None,
+    model: Model = None,
+    data: DataName = None,
+    nodes: Nodes = None,
+    harvest: Harvest = None,
+    set_: SetOptions = None,
+    as_json: Json = False,
+) -> None:
+    """Write a ready Flower app: pyproject.toml with every setting explained, and two modules of two lines.
+
+    It runs by `pipecycle deploy up DIR` on this machine, and by `flwr run DIR` on any SuperLink. Example:
+    pipecycle deploy init forest --policy pipecycle+ --model lenet --nodes 8 --set groups=2 --set slot-seconds=30"""
+    chosen = RunSettings.of({**DEMO, **_options(policy, model, data, nodes, harvest, set_)})
+    files = [str(path) for path in write_app(folder, chosen)]
+    if as_json:
+        print(json.dumps({"folder": str(folder), "files": files, "settings": chosen.flat()}))
+        return
+    console = Console()
+    for line in (
+        f"{folder}: an app in which {chosen.policy} schedules {chosen.clients} nodes that train {chosen.model} on "
+        f"{chosen.data}; its settings are in {folder / 'pyproject.toml'}.",
+        f"Try it on this machine: pipecycle deploy up {folder}",
+        f"On a SuperLink of yours: flwr run {folder} NAME",
+    ):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def up(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="Of the app; written if it is not there. \\[default: live]")
+    ] = None,
+    nodes: Nodes = None,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Encrypt, and admit only nodes with registered keys; all made for it.")
+    ] = False,
+    policy: Policy = None,
+    model: Model = None,
+    data: DataName = None,
+    harvest: Harvest = None,
+    set_: SetOptions = None,
+    node: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A setting of every node: pace=0.5, battery=machine, capacity=60, ..."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in DIR, whatever stopped it.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Remove the run in DIR and begin again.")] = False,
+    dir_: Annotated[Path | None, typer.Option("--dir", hidden=True)] = None,
+    as_json: Json = False,
+) -> None:
+    """Start a whole federation on this machine, run the app, watch it, and take everything down again.
+
+    A SuperLink and real SuperNodes on 127.0.0.1, each node with its own battery and ledger. Ctrl-C ends all of it, and
+    --resume goes on. Options win over the app's settings, for this run. Example:
+    pipecycle deploy up --nodes 4 --tls --policy fedavg --set slots=90"""
+    _need_flower()
+    from pipecycle.deploy.up import Site
+
+    if folder is not None and dir_ is not None:
+        raise InputError(f"DIR and --dir {dir_}: give one of them, not both")
+    if resume and fresh:
+        raise InputError("--resume and --fresh: give one of them, not both")
+    site = Site(folder or dir_ or Path("live"))
+    given = _options(policy, model, data, nodes, harvest, set_, site.policy)
+    own: dict[str, Any] = pairs(node or [])
+    for key in own.keys() & {"partition-id", "ledger"}:
+        raise InputError(f"--node {key}={own[key]}: differs between nodes, so it is not for you to give")
+    described = NodeSettings.of(own).flat()
+    begin = {} if site.has_app else DEMO
+    chosen = site.prepare({**begin, **given}, resume=resume, fresh=fresh)
+    console = Console(stderr=as_json)
+    outcome = _conduct(site, chosen, {key: described[key] for key in own}, tls, console)
+    _close(site, outcome, console, as_json)
+
+
+def _conduct(site: Site, chosen: RunSettings, node: dict[str, Scalar], tls: bool, console: Console) -> Outcome:
+    """With a live table at a terminal, elsewhere with a line per evaluation."""
+    from pipecycle.deploy.loopback import Failed
+    from pipecycle.deploy.up import conduct
+
+    gone: set[str] = set()
+    spoken: dict[str, Any] = {}
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def notice(view: View, federation: Federation) -> None:
+        for name, code in federation.dead().items():
+            if name not in gone:
+                gone.add(name)
+                say(f"{name} has ended with code {code} (see {federation.log(name)})")
+        if not console.is_terminal and view.evaluation != spoken:
+            spoken.clear()
+            spoken.update(view.evaluation)
+            say(view.line())
+
+    try:
+        if not console.is_terminal:
+            return conduct(site, chosen, node, tls=tls, say=say, show=notice)
+        with Live(Text("starting ..."), console=console, refresh_per_second=4, transient=True) as live:
+
+            def show(view: View, federation: Federation) -> None:
+                notice(view, federation)
+                live.update(view.render())
+
+            return conduct(site, chosen, node, tls=tls, say=say, show=show)
+    except KeyboardInterrupt:
+        say("Stopped; every process has ended.")
+        if site.trace.exists():
+            how = "--resume` goes on where it was" if site.resumable else "--fresh` begins again"
+            say(f"`pipecycle deploy up {site.folder} {how}.")
+        raise typer.Exit(STOPPED) from None
+    except Failed as error:
+        say(f"{error} Every process has ended.")
+        raise typer.Exit(1) from None
+
+
+def _close(site: Site, outcome: Outcome, console: Console, as_json: bool) -> None:
+    """The verdict, where the results are, and what to do with them."""
+    view = outcome.view
+    if as_json:
+        figures = {"folder": str(site.folder), "out": str(site.out), "verdict": outcome.verdict, "why": outcome.why}
+        print(json.dumps({**figures, **view.figures()}))
+    else:
+        console.print(view.render())
+        if outcome.completed:
+            text = f"The run is complete. In {site.out}: trace.jsonl, schedule.npz, metrics.csv, model.safetensors."
+            text += f"\nA page to look at: pipecycle report {site.out} --out {site.out / 'report.html'}"
+        else:
+            text = f"The run ended as {outcome.verdict}: {outcome.why}"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    if not outcome.completed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def status(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Of the app.")] = Path("live"),
+    as_json: Json = False,
+) -> None:
+    """What runs in DIR, and how far its run is: from the trace, so it works while it runs and afterwards."""
+    _need_flower()
+    from pipecycle.deploy import federation
+    from pipecycle.deploy.up import Site
+
+    site = Site(folder)
+    running = federation.status(site.federation)
+    if running is None and not site.trace.exists():
+        raise InputError(f"{folder}: nothing runs or has run there (`pipecycle deploy up {folder}` starts it)")
+    view = Tail(site.trace, live=running is not None).read()
+    if as_json:
+        print(json.dumps({"running": running, "out": str(site.out), **view.figures()}))
+        return
+    console = Console()
+    console.print(view.render())
+    if running is not None:
+        text = f"Running: process {running['pid']}, SuperLink on {running['address']}, run {running['run'] or '-'}, "
+        text += f"nodes {', '.join(running['nodes']) or 'none'}{', TLS' if running['tls'] else ''}."
+    elif view.ended is not None:
+        text = f"Ended: {view.ended.get('ended', 'finished')}. Results in {site.out}."
+    else:
+        text = f"Not running, not finished: pipecycle deploy up {folder} --resume"
+    if running is not None and site.trace.exists():
+        text += f" Last word {max(0.0, time.time() - site.trace.stat().st_mtime):.0f} s ago."
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def keys(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write them.")],
+    host: Annotated[
+        list[str] | None, typer.Option(help="Name or address by which nodes reach the SuperLink; may be repeated.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=0, help="Keys for this many nodes.")] = 4,
+    as_json: Json = False,
+) -> None:
+    """Make what TLS and node authentication need, for a federation on several machines.
+
+    A server certificate with the authority that signed it (and was forgotten), and a key pair per node. Example:
+    pipecycle deploy keys keys --host fl.example.org --nodes 8"""
+    _need_flower()
+    from pipecycle.deploy.certificates import HERE, Authority, make_authority, make_node_key
+
+    if Authority(folder).made:
+        raise InputError(f"{folder}: has certificates already, so nothing is written")
+    authority = make_authority(folder, [*HERE, *(host or [])])
+    files = [authority.root, authority.certificate, authority.key]
+    files += [make_node_key(folder, number) for number in range(nodes)]
+    if as_json:
+        print(json.dumps({"files": [str(path) for path in files]}))
+        return
+    console = Console()
+    for line in (
+        f"The SuperLink needs ca.crt, server.crt and server.key of {folder}, valid for a year.",
+        "Node N needs ca.crt and node-N, and `flwr supernode register node-N.pub NAME` admits it.",
+        "server.key and node-N are secrets; the authority's own key was never written.",
+    ):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _options(
+    policy: str | None,
+    model: str | None,
+    data: str | None,
+    nodes: int | None,
+    harvest: str | None,
+    set_: list[str] | None,
+    before: str = "pipecycle",
+) -> dict[str, Scalar]:
+    """Options as settings of a run; what is none of these is a setting of the policy (`before`, if none is named)."""
+    named: dict[str, Any] = {"policy": policy, "model": model, "clients": nodes, "harvest": harvest}
+    if data is not None and data.endswith(".npz"):
+        if not Path(data).exists():
+            raise InputError(f"--data {data}: there is no such file")
+        named["data"] = str(Path(data).absolute())  # Flower starts apps anywhere
+    elif data is not None:
+        named["data"] = data
+    if model is not None and ":" not in model:
+        from pipecycle.models import PRESETS
+
+        if model not in PRESETS:
+            raise InputError(f"--model {model}: {nearest(model, PRESETS)}, or your own as module:factory")
+    found: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
+    known, mine = RunSettings().flat(), {}
+    for key, value in pairs(set_ or []).items():
+        if key in known:
+            found[key] = value
+        else:
+            mine[key] = value
+    if mine:
+        name = str(found.get("policy", before))
+        allowed = parameters(policy_class(name))
+        for key, value in mine.items():
+            if key not in allowed:
+                options = ", ".join([*known, *allowed])
+                raise InputError(f"--set {key}={value}: is no setting of the run or of {name}, needs one of {options}")
+        found["policy-settings"] = json.dumps({key: convert(key, value, allowed[key]) for key, value in mine.items()})
+    elif policy is not None and policy != before:
+        found.setdefault("policy-settings", "{}")  # those in the app are another policy's
+    return found
+
+
+def _need_flower() -> None:
+    for module in ("flwr", "psutil"):
+        if find_spec(module) is None:
+            raise InputError(f"Flower is not installed (no {module}): pip install 'pipecycle[flower]'")

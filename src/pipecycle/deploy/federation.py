@@ -1,0 +1,290 @@
+"""A whole Flower federation on this machine: SuperLink and SuperNodes on loopback, started, watched and taken down.
+
+Everything lies in one folder: Flower's home, keys, a log per process and what each node keeps.  Nothing is sent
+anywhere else: telemetry, update checks and installation at run time are switched off, and every socket is bound to
+127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+from attrs import define, field
+
+from pipecycle.config import toml
+from pipecycle.deploy.certificates import Authority, make_authority, make_node_key
+from pipecycle.deploy.keeper import Kin, adopt, kill_family, start_keeper
+from pipecycle.deploy.loopback import HOST, Failed, answers, environment, free_port, program
+from pipecycle.deploy.stopping import deaf
+from pipecycle.errors import InputError
+from pipecycle.files import reason, write
+
+NAME = "pipecycle"
+"""What the SuperLink is called in Flower's own configuration: `flwr list pipecycle`."""
+Settings = Mapping[str, bool | int | float | str]
+
+
+@define
+class Federation:
+    """SuperLink and SuperNodes; a context manager that leaves no process behind."""
+
+    folder: Path
+    tls: bool = False
+    port: int = 0
+    link: subprocess.Popen[bytes] | None = None
+    nodes: dict[int, subprocess.Popen[bytes]] = field(factory=dict)
+    run: str = ""
+    keeper: subprocess.Popen[bytes] | None = None
+    kin: Kin = field(factory=lambda: Kin(os.getpid()))
+
+    def __enter__(self) -> Federation:
+        """Start the SuperLink; nodes follow one by one with `start_node`."""
+        self.folder = self.folder.absolute()
+        self._claim()
+        try:
+            adopt()
+            self.keeper = start_keeper(os.getpid())
+            self.kin.spared.add(self.keeper.pid)
+            self.start_link()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return environment(self.folder / "home")
+
+    @property
+    def authority(self) -> Authority:
+        return Authority(self.folder / "keys")
+
+    def log(self, name: str) -> Path:
+        return self.folder / "logs" / f"{name}.log"
+
+    def start_link(self, port: int = 0) -> None:
+        """Start the SuperLink, wait until it answers, and tell Flower's commands where it is."""
+        if self.tls and not self.authority.made:
+            make_authority(self.authority.folder)
+        self.port = port or self.port or free_port()
+        command = ["flower-superlink", "--host", HOST, "--port", str(self.port)]
+        command += ["--database", str(self.folder / "superlink.db")]
+        where = {"address": f"{HOST}:{self.port}"}
+        if self.tls:
+            command += [
+                "--ssl-ca-certfile",
+                str(self.authority.root),
+                "--ssl-certfile",
+                str(self.authority.certificate),
+            ]
+            command += ["--ssl-keyfile", str(self.authority.key), "--enable-supernode-auth"]
+            connection: Settings = {**where, "root-certificates": str(self.authority.root)}
+        else:
+            command += ["--insecure"]
+            connection = {**where, "insecure": True}
+        text = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\n{lines(connection)}'
+        write(_made(self.folder / "home") / "config.toml", text)
+        self.link = self._start("superlink", command)
+        self._wait_for_link()
+        self._note()
+
+    def start_node(self, number: int, settings: Settings, *, key: Path | None = None, root: Path | None = None) -> None:
+        """Start a SuperNode; with TLS its key is made and registered on first use, unless one is given.
+
+        `settings` become its node configuration, in a file beside its ledger."""
+        folder = _made(self.folder / "nodes" / str(number))
+        write(folder / "node.toml", lines(settings))
+        command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}"]
+        command += ["--host", HOST, "--port", str(free_port()), "--node-config", str(folder / "node.toml")]
+        if self.tls:
+            command += ["--root-certificates", str(root or self.authority.root)]
+            command += ["--auth-supernode-private-key", str(key or self.register(number))]
+        else:
+            command += ["--insecure"]
+        self.nodes[number] = self._start(f"node-{number}", command)
+        self._note()
+
+    def register(self, number: int) -> Path:
+        """The node's key, known to the SuperLink from now on."""
+        key = make_node_key(self.authority.folder, number)
+        public = key.with_name(f"{key.name}.pub")
+        known = self.folder / "registered.json"
+        registered: list[int] = json.loads(known.read_text()) if known.exists() else []
+        if number not in registered:
+            self.flwr("supernode", "register", str(public), NAME)
+            write(known, json.dumps([*registered, number]))
+        return key
+
+    def kill_node(self, number: int) -> None:
+        """As if the device had lost power."""
+        self._kill(self.nodes[number])
+
+    def kill_link(self) -> None:
+        """As if the server had lost power; the run that it served is lost with it."""
+        if self.link is not None:
+            self._kill(self.link)
+
+    def submit(self, app: Path, settings: Settings) -> str:
+        """Hand an app to the SuperLink with settings of this run; the number of the run."""
+        file = self.folder / "run.toml"
+        write(file, lines(settings))
+        self.run = str(self.flwr("run", str(app), NAME, "--run-config", str(file))["run-id"])
+        self._note()
+        return self.run
+
+    def verdict(self, run: str | None = None) -> tuple[str, str]:
+        """What the SuperLink says of the run (`running`, `finished:completed`, `finished:failed`, ...), and why.
+
+        The only word to go by: `flwr run` ends with 0 whatever becomes of the run."""
+        listed = self.flwr("list", NAME, "--run-id", run or self.run)["runs"]
+        return (str(listed[0]["status"]), str(listed[0].get("status-details") or "")) if listed else ("unknown", "")
+
+    def keep_server_log(self) -> Path:
+        """What the ServerApp has printed, which the SuperLink holds, as a file beside the other logs."""
+        command = [program("flwr"), "log", self.run, NAME, "--show"]
+        done = subprocess.run(command, env=self.environment, capture_output=True, timeout=120, check=False)
+        write(self.log("serverapp"), done.stdout + done.stderr)
+        return self.log("serverapp")
+
+    def flwr(self, *arguments: str) -> dict[str, Any]:
+        """One of Flower's commands, its answer as JSON."""
+        command = [program("flwr"), *arguments, "--format", "json"]
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=120, check=False, cwd=self.folder
+        )
+        try:
+            answer: dict[str, Any] = json.loads(done.stdout)
+        except ValueError:
+            answer = {}
+        if done.returncode or not answer or answer.get("success") is False:
+            told = str(answer.get("error-message") or done.stderr.strip() or done.stdout.strip())
+            raise Failed(f"`flwr {' '.join(arguments[:2])}` failed: {' '.join(told.split())[-400:]}")
+        return answer
+
+    def dead(self) -> dict[str, int]:
+        """Parts that have ended, with their exit codes."""
+        parts = {"superlink": self.link, **{f"node-{number}": process for number, process in self.nodes.items()}}
+        ended = {name: process.poll() for name, process in parts.items() if process is not None}
+        return {name: code for name, code in ended.items() if code is not None}
+
+    def watch(self) -> None:
+        """Note who has been born; call it about once a second."""
+        self.kin.look()
+
+    def stop(self) -> None:
+        """Take everything down; a second Ctrl-C makes it brutal instead of leaving something behind."""
+        with deaf() as asked_again:
+            self.kin.look()
+            if self.link is not None:  # first, and at once: a server that saw its nodes go would count them as lost
+                kill_family(self.link.pid)
+            self.kin.end(hurry=asked_again.is_set)
+            for started in [self.link, *self.nodes.values()]:
+                if started is not None:
+                    started.wait()
+            self.kin.look()
+            self.nodes, self.link = {}, None
+            if self.keeper is not None:
+                assert self.keeper.stdin is not None
+                self.keeper.stdin.close()
+                self.keeper.wait()
+                self.keeper = None
+            (self.folder / "running.json").unlink(missing_ok=True)
+
+    def _start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        path = self.log(name)
+        _made(path.parent)
+        with path.open("ab") as log:
+            log.write(f"\n--- {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n".encode())
+            log.flush()
+            started = subprocess.Popen(
+                [program(command[0]), *command[1:]],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                start_new_session=True,  # a Ctrl-C at the terminal is ours alone to hear
+            )
+        self.kin.hired.add(started.pid)
+        self.kin.look()
+        return started
+
+    def _wait_for_link(self, seconds: float = 60.0) -> None:
+        """Until /health answers."""
+        assert self.link is not None
+        until = time.monotonic() + seconds
+        while not answers(self.port, self.authority.root if self.tls else None):
+            if self.link.poll() is not None:
+                raise Failed(f"The SuperLink ended with code {self.link.returncode}: {self.last_words('superlink')}")
+            if time.monotonic() > until:
+                raise Failed(f"The SuperLink did not answer within {seconds:g} s: see {self.log('superlink')}")
+            time.sleep(0.1)
+
+    def last_words(self, name: str) -> str:
+        """Where a part's log is, and its last line."""
+        path = self.log(name)
+        written = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        return f"{written[-1][-300:] if written else 'it said nothing'} (see {path})"
+
+    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+        kill_family(process.pid)
+        process.wait()
+        self._note()
+
+    def _claim(self) -> None:
+        """One federation at a time in a folder; what a crash has left there is no hindrance."""
+        _made(self.folder)
+        if (running := status(self.folder)) is not None:
+            raise InputError(f"{self.folder}: a federation runs there already (process {running['pid']})")
+        for stale in ("superlink.db", "superlink.db-wal", "superlink.db-shm", "registered.json"):
+            (self.folder / stale).unlink(missing_ok=True)
+        self._note()
+
+    def _note(self) -> None:
+        """For `status`: who runs here."""
+        noted = {
+            "pid": os.getpid(),
+            "born": psutil.Process().create_time(),
+            "address": f"{HOST}:{self.port}",
+            "tls": self.tls,
+            "run": self.run,
+            "superlink": self.link.pid if self.link else None,
+            "nodes": {number: process.pid for number, process in self.nodes.items() if process.poll() is None},
+        }
+        write(self.folder / "running.json", json.dumps(noted))
+
+
+def status(folder: Path) -> dict[str, Any] | None:
+    """The federation that runs in a folder, None if there is none (any more)."""
+    try:
+        noted: dict[str, Any] = json.loads((folder / "running.json").read_text())
+        alive = psutil.Process(noted["pid"]).create_time() == noted["born"]
+    except (OSError, ValueError, KeyError, psutil.Error):
+        return None
+    return noted if alive else None
+
+
+def lines(settings: Settings) -> str:
+    """Scalars as TOML, as Flower reads configurations from files (on a command line some values cannot be quoted)."""
+    return "".join(f"{key} = {toml(value)}\n" for key, value in settings.items())
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made ({reason(error)})") from None
+    return folder

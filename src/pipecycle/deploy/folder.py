@@ -1,0 +1,72 @@
+"""A live run's folder: the files of a simulated run, so that the same reports open it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import numpy as np
+from torch import Tensor
+
+from pipecycle.deploy.learning import Learning
+from pipecycle.deploy.settings import RunSettings
+from pipecycle.files import write
+from pipecycle.schedule import Schedule
+from pipecycle.streams import Ints
+
+LEVELS = "levels.npz"
+
+
+class Folder:
+    """Writes what comes out; without a path, nothing."""
+
+    def __init__(self, path: Path | None, run: RunSettings, learning: Learning) -> None:
+        self.path, self.run, self.learning = path, run, learning
+
+    def begin(self) -> None:
+        if self.path is not None:
+            write(self.path / "config.toml", self.run.config().text())
+
+    def save(self, schedule: Schedule, levels: Sequence[Ints]) -> None:
+        """What is known so far."""
+        if self.path is None:
+            return
+        schedule.save(self.path / "schedule.npz")
+        data = io.BytesIO()
+        np.savez_compressed(data, level=np.array(levels, np.int64).reshape(-1, self.run.clients))
+        write(self.path / LEVELS, data.getvalue())
+        write(self.path / "metrics.csv", self.learning.history.csv())
+
+    def finish(
+        self,
+        schedule: Schedule,
+        levels: Sequence[Ints],
+        model: Tensor,
+        counts: Counter[str],
+        refused: Counter[str],
+    ) -> None:
+        """The closing files; a folder with a result is finished."""
+        if self.path is None:
+            return
+        from safetensors.numpy import save
+
+        self.save(schedule, levels)
+        named = {name: np.ascontiguousarray(value) for name, value in self.learning.named(model).items()}
+        write(self.path / "model.safetensors", save(named))
+        final = attrs.asdict(self.learning.history.final)
+        final.pop("by_class")
+        figures = {
+            "policy": schedule.policy,
+            "trial": schedule.trial,
+            "ended": "diverged" if final["diverged"] else "finished",
+            "parameters": self.learning.size,
+            "aggregations": schedule.ancestry.events,
+            "final": final,
+            "at_budget": final,
+            "live": {"clock": self.run.clock, "heard": dict(counts), "refused": dict(refused)},
+        }
+        write(self.path / "result.json", json.dumps(figures, indent=1) + "\n")

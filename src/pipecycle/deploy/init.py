@@ -1,0 +1,152 @@
+"""A ready Flower app in a folder: its settings with a sentence for each, and two modules of two lines."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import keyword
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pipecycle.config import toml
+from pipecycle.deploy.settings import RunSettings
+from pipecycle.errors import InputError
+from pipecycle.files import reason, write
+
+PROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = {name}
+version = "0.1.0"
+description = {about}
+requires-python = ">=3.11"
+dependencies = ["pipecycle[flower]"]  # on every machine beforehand: Flower is told not to install anything
+
+[tool.hatch.build.targets.wheel]
+packages = [{package}]
+
+[tool.flwr.app]
+publisher = "local"
+fab-include = {files}
+
+[tool.flwr.app.components]
+serverapp = {server}
+clientapp = {client}
+
+# One run's settings; `flwr run . NAME --run-config 'slots=500 lr=0.1'` changes some of them for one run.
+[tool.flwr.app.config]
+{settings}"""
+
+MODULE = '''\
+"""{about}"""
+
+from pipecycle.deploy import {app}
+
+app = {app}()
+'''
+
+IGNORED = "# Keys, logs, ledgers and results of `pipecycle deploy up`.\n/federation/\n/run/\n__pycache__/\n"
+
+
+def write_app(folder: Path, settings: RunSettings) -> list[Path]:
+    """Write the app; a folder that has one is left as it is, and nothing is written before everything is known.
+
+    A policy or model of one's own (`module:name`, the module a file in the working directory) is copied into the app,
+    so that it travels to every machine."""
+    if (folder / "pyproject.toml").exists():
+        raise InputError(f"{folder}: has an app already, so nothing is written; edit its pyproject.toml instead")
+    name = re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-") or "app"
+    package = _package(name)
+    own = _own_modules(settings)
+    files = {
+        "pyproject.toml": PROJECT.format(
+            name=toml(name),
+            about=toml(f"{settings.policy} in charge of a federation that trains {settings.model} on {settings.data}"),
+            package=toml(package),
+            files=_list([f"{package}/**/*.py", *(path.name for path in own)]),
+            server=toml(f"{package}.server_app:app"),
+            client=toml(f"{package}.client_app:app"),
+            settings=annotated(settings),
+        ),
+        ".gitignore": IGNORED,
+        f"{package}/__init__.py": '"""The app that Flower carries to the server and to every node."""\n',
+        f"{package}/server_app.py": MODULE.format(app="server_app", about="Steps the policy and aggregates."),
+        f"{package}/client_app.py": MODULE.format(app="client_app", about="Trains, and minds the battery."),
+        **{path.name: path.read_text() for path in own},
+    }
+    try:
+        (folder / package).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made ({reason(error)})") from None
+    for path, text in reversed(files.items()):  # pyproject.toml comes last: without it there is no app
+        write(folder / path, text)
+    return [folder / path for path in files]
+
+
+def read_app(folder: Path) -> RunSettings:
+    """The settings of an app, whoever wrote it; one sentence if it is none of ours."""
+    try:
+        values = tomllib.loads((folder / "pyproject.toml").read_text())
+    except OSError as error:
+        raise InputError(
+            f"{folder}: has no app ({reason(error)}); `pipecycle deploy init {folder}` writes one"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{folder / 'pyproject.toml'}: is not TOML ({error})") from None
+    app: Any = values.get("tool", {}).get("flwr", {}).get("app", {})
+    if not isinstance(app, dict) or "components" not in app:
+        raise InputError(f"{folder / 'pyproject.toml'}: describes no Flower app ([tool.flwr.app.components])")
+    if str(folder.absolute()) not in sys.path:
+        sys.path.append(str(folder.absolute()))  # a policy or a model of the app's own
+    return RunSettings.of(app.get("config", {}))
+
+
+def annotated(settings: RunSettings) -> str:
+    """Every setting as TOML, with its sentence above it."""
+    about = sentences(RunSettings)
+    lines = []
+    for key, value in settings.flat().items():
+        lines += [f"# {line}" for line in about[key.replace("-", "_")].splitlines()]
+        lines.append(f"{key} = {toml(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def sentences(kind: type) -> dict[str, str]:
+    """What is written below each field of a class; a field without a sentence is an empty one."""
+    (definition,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(definition, ast.ClassDef)
+    found: dict[str, str] = {}
+    name = ""
+    for line in definition.body:
+        match line:
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                found[name] = ""
+            case ast.Expr(value=ast.Constant(value=str(text))) if name:
+                found[name], name = inspect.cleandoc(text), ""
+    return found
+
+
+def _package(name: str) -> str:
+    """A name to import by that hides nobody else's."""
+    package = name.replace("-", "_")
+    if package[0].isdigit() or keyword.iskeyword(package) or importlib.util.find_spec(package) is not None:
+        return f"app_{package}"
+    return package
+
+
+def _own_modules(settings: RunSettings) -> list[Path]:
+    """Files of the working directory that the policy or the model live in."""
+    named = [text.partition(":")[0] for text in (settings.policy, settings.model) if ":" in text]
+    found = {Path(f"{module}.py") for module in named}
+    return sorted(path for path in found if path.exists())
+
+
+def _list(values: list[str]) -> str:
+    return "[" + ", ".join(map(toml, values)) + "]"

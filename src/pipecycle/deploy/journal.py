@@ -1,0 +1,135 @@
+"""What a live run leaves behind as it goes: the trace, and a checkpoint from which a killed server goes on.
+
+The trace says everything that reached the policy, so that replaying it through the policy brings back the very state
+that it was in; only tensors need files of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import IO, Any
+
+from attrs import frozen
+
+from pipecycle.deploy.roster import Timer
+from pipecycle.errors import InputError
+from pipecycle.files import reason, write
+
+FORMAT = 1
+TRACE, STATE, VAULT = "trace.jsonl", "checkpoint/state.json", "checkpoint"
+Event = dict[str, Any]
+
+
+@frozen
+class Saved:
+    """A checkpoint: the run's word, the last whole slot, and how long the trace was then."""
+
+    run: str
+    slot: int
+    offset: int
+    elapsed: float
+    identity: str
+
+
+class Journal:
+    """The files of one run; without a folder nothing is written."""
+
+    def __init__(self, folder: Path | None, timer: Timer, *, resume: bool = False) -> None:
+        self.folder, self.timer = folder, timer
+        self.began = timer.now()
+        self.elapsed = 0.0
+        self.events: list[Event] = []  # of a run without a folder
+        self._file: IO[bytes] | None = None
+        self._dirty = False
+        if folder is None:
+            return
+        try:
+            (folder / VAULT).mkdir(parents=True, exist_ok=True)
+            if not resume:
+                if (folder / TRACE).exists():
+                    raise InputError(f"{folder}: holds a run already; resume it, or choose another folder")
+                self._file = (folder / TRACE).open("ab")
+        except OSError as error:
+            raise InputError(f"{folder}: cannot be written ({reason(error)})") from None
+
+    def write(self, event: str, slot: int, **fields: Any) -> None:
+        """One line; it is with the system before this returns."""
+        line = {"event": event, "slot": slot, "time": round(self.time(), 3), **fields}
+        self._dirty = True
+        if self._file is None:
+            self.events.append(line)
+            return
+        self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        self._file.flush()
+
+    def time(self) -> float:
+        """Seconds that the run has lasted, pauses between its servers left out."""
+        return self.elapsed + self.timer.now() - self.began
+
+    def save(self, run: str, slot: int, identity: str) -> bool:
+        """A checkpoint at the end of a slot, if anything has happened since the last; whether it was written."""
+        if not self._dirty or self._file is None or self.folder is None:
+            return False
+        os.fsync(self._file.fileno())
+        state = {
+            "format": FORMAT,
+            "run": run,
+            "slot": slot,
+            "offset": self._file.tell(),
+            "elapsed": self.time(),
+            "identity": identity,
+        }
+        write(self.folder / STATE, json.dumps(state) + "\n")
+        self._dirty = False
+        return True
+
+    def resume(self, identity: str) -> tuple[Saved, list[Event]]:
+        """The checkpoint and the events before it; what came after it will come again."""
+        assert self.folder is not None
+        saved, events = read_saved(self.folder)
+        if saved.identity != identity:
+            raise InputError(f"{self.folder}: the checkpoint is of a run with other settings")
+        self._file = (self.folder / TRACE).open("r+b")
+        self._file.truncate(saved.offset)
+        self._file.seek(saved.offset)
+        self.elapsed, self.began = saved.elapsed, self.timer.now()
+        return saved, events
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_saved(folder: Path) -> tuple[Saved, list[Event]]:
+    """A folder's checkpoint and its events up to there."""
+    try:
+        state = json.loads((folder / STATE).read_text())
+        data = (folder / TRACE).read_bytes()
+    except OSError as error:
+        raise InputError(f"{folder}: there is no checkpoint to go on from ({reason(error)})") from None
+    except ValueError:
+        raise InputError(f"{folder / STATE}: is damaged") from None
+    if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
+        raise InputError(f"{folder / STATE}: is not a checkpoint of format {FORMAT}")
+    try:
+        saved = Saved(**state)
+        if len(data) < saved.offset:
+            raise ValueError
+        events = [json.loads(line) for line in data[: saved.offset].splitlines()]
+    except (TypeError, ValueError):
+        raise InputError(f"{folder}: the trace does not fit the checkpoint") from None
+    return saved, events
+
+
+def read_trace(path: Path) -> list[Event]:
+    """All whole lines of a trace, also of one that is being written."""
+    events = []
+    for line in path.read_bytes().splitlines():
+        try:
+            events.append(json.loads(line))
+        except ValueError:
+            break
+    return events

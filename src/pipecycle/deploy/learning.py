@@ -1,0 +1,123 @@
+"""What a live run learns: the model's form, its initial weights, and how it is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pipecycle.deploy.protocol import Arrays, Refused, read_arrays
+from pipecycle.deploy.settings import RunSettings
+from pipecycle.errors import InputError
+from pipecycle.train.history import Checkpoint, History, Row, Score
+
+Evaluate = Callable[[Arrays], Mapping[str, float]]
+Form = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
+
+
+class Learning:
+    """Weights as one vector on the server, and as named arrays on the way."""
+
+    def __init__(
+        self, initial: Mapping[str, NDArray[Any]], classes: int, look: Callable[[Tensor], Score], *, foreign: bool
+    ) -> None:
+        self.form: Form = {}
+        for name, value in initial.items():
+            if value.dtype != np.float32:
+                raise InputError(f"the initial model's {name} is {value.dtype}: needs float32")
+            self.form[name] = (tuple(value.shape), value.dtype)
+        if not self.form:
+            raise InputError("the initial model has no arrays")
+        self.classes, self.foreign, self._look = classes, foreign, look
+        self.initial = joined(dict(initial))
+        self.history = History([])
+
+    @property
+    def size(self) -> int:
+        return len(self.initial)
+
+    def named(self, vector: Tensor) -> Arrays:
+        """A vector as arrays."""
+        parts = vector.split([int(np.prod(shape)) for shape, _ in self.form.values()])
+        return {
+            name: part.reshape(shape).numpy() for (name, (shape, _)), part in zip(self.form.items(), parts, strict=True)
+        }
+
+    def vector(self, record: object) -> Tensor:
+        """A node's weights as a vector; refused unless they have the model's form and are finite."""
+        return joined(read_arrays(record, self.form, "arrays"))
+
+    def logits(self, record: object) -> tuple[Tensor, Tensor]:
+        """A node's logit sums and counts by label."""
+        classes, kind = self.classes, np.dtype(np.float32)
+        found = read_arrays(record, {"sums": ((classes, classes), kind), "counts": ((classes,), kind)}, "logits")
+        sums, counts = (torch.from_numpy(np.array(found[name])) for name in ("sums", "counts"))
+        if bool((counts < 0).any()) or not bool((counts == counts.round()).all()):
+            raise Refused("logits", "counts are not whole numbers of at least 0")
+        return sums, counts
+
+    def look(self, slot: int, version: int, vector: Tensor, energy: float) -> Row:
+        """Evaluate a served model and remember it."""
+        score = self._look(vector)
+        self.history.record(Checkpoint(slot, version, energy), score, None)
+        return self.history.rows[-1]
+
+    @staticmethod
+    def told(row: Row) -> dict[str, Any]:
+        """A row for the trace, in which what is not a number is null."""
+
+        def number(value: float) -> float | None:
+            return value if isfinite(value) else None
+
+        return {
+            "accuracy": number(row.accuracy),
+            "loss": number(row.loss),
+            "by_class": [number(value) for value in row.by_class],
+        }
+
+    def recall(self, event: Mapping[str, Any]) -> None:
+        """An evaluation of before a restart."""
+        accuracy, loss, *by_class = (
+            float("nan") if value is None else value for value in (event["accuracy"], event["loss"], *event["by_class"])
+        )
+        point = Checkpoint(event["slot"] + 1, event["version"], event["energy"])
+        self.history.record(point, Score(accuracy, loss, tuple(by_class)), None)
+
+
+def joined(arrays: Arrays) -> Tensor:
+    """Arrays as one vector, in their order."""
+    return torch.cat([torch.from_numpy(np.array(value)).reshape(-1) for value in arrays.values()])
+
+
+def own(run: RunSettings) -> Learning:
+    """The model and the test samples that the settings name."""
+    from pipecycle.deploy.trainer import learnt, named
+    from pipecycle.train.examiner import Examiner
+    from pipecycle.train.problems import on_device
+
+    problem = learnt(run)
+    task, test = problem.task, problem.split.test
+    samples = on_device(task.x_test[test], task.y_test[test], torch.device("cpu"), torch.float32)
+    examiner = Examiner(problem.module, *samples, task.classes)
+    return Learning(
+        named(problem.module, problem.initial),
+        task.classes,
+        lambda vector: examiner.examine(vector[None]).read()[0],
+        foreign=False,
+    )
+
+
+def foreign(initial: Mapping[str, NDArray[Any]], evaluate: Evaluate | None) -> Learning:
+    """A user's own model as arrays; `evaluate` says its accuracy in percent and its loss."""
+
+    def look(vector: Tensor) -> Score:
+        told = {} if evaluate is None else evaluate(found.named(vector))
+        return Score(float(told.get("accuracy", float("nan"))), float(told.get("loss", float("nan"))), ())
+
+    found = Learning(initial, 0, look, foreign=True)
+    return found

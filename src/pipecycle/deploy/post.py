@@ -1,0 +1,155 @@
+"""Sessions as messages out, and what comes back as events: everything about a reply is checked here."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import torch
+from attrs import frozen
+from flwr.app import ConfigRecord, RecordDict
+
+from pipecycle.deploy.journal import Event
+from pipecycle.deploy.learning import Learning
+from pipecycle.deploy.live import Launch, LiveFleet
+from pipecycle.deploy.protocol import OURS, Answer, Order, Refused, check_report, check_samples, write_arrays
+from pipecycle.deploy.roster import Arrival, Roster
+from pipecycle.deploy.settings import RunSettings
+from pipecycle.deploy.weights import Weights
+from pipecycle.energy import UNIT, show, units
+from pipecycle.fleet import Payload
+from pipecycle.streams import Ints
+
+
+@frozen
+class Errand:
+    """What a session is sent out with, and again after a restart."""
+
+    client: int
+    reference: int
+    need: int
+    teacher: int
+    payload: Payload
+    slot: int
+    life: str
+
+
+class Post:
+    """Between the fleet and the roster."""
+
+    def __init__(
+        self, run: RunSettings, learning: Learning, fleet: LiveFleet, weights: Weights, roster: Roster, ratio: float
+    ) -> None:
+        self.run, self.learning, self.fleet, self.weights, self.roster = run, learning, fleet, weights, roster
+        self.ratio = ratio
+        self.errands: dict[int, Errand] = {}
+        self.settled: Ints = np.full(run.clients, -1)
+        self.life = ""
+
+    def note(self, slot: int, launch: Launch) -> None:
+        """Remember what the sessions are to be sent out with."""
+        references = np.broadcast_to(launch.reference, launch.clients.shape)
+        for session, client, reference, need in zip(
+            launch.sessions.tolist(), launch.clients.tolist(), references.tolist(), launch.need.tolist(), strict=True
+        ):
+            self.errands[session] = Errand(client, reference, need, launch.teacher, launch.payload, slot, self.life)
+
+    def fee(self, payload: Payload) -> int:
+        """Quanta for an upload: a logit table is a fraction of a model."""
+        return int(np.min(self.fleet.price("server", self.ratio if payload == "logits" else 1.0)))
+
+    def send(self, session: int) -> None:
+        errand, run = self.errands[session], self.run
+        order = Order(
+            self.roster.run,
+            errand.client,
+            self.fleet.numbers[session],
+            errand.slot,
+            run.session,
+            need=errand.need,
+            step=UNIT,
+            fee=self.fee(errand.payload),
+            payload=errand.payload,
+            kept=self.fleet.numbers[kept] if (kept := self.weights.kept.get(errand.reference)) is not None else -1,
+            settled=int(self.settled[errand.client]),
+            seconds=run.seconds,
+            slot_seconds=run.slot_seconds if run.clock == "wall" else 0.0,
+            life=errand.life,
+        )
+        config = {
+            "classes": self.learning.classes,
+            "lr": run.lr,
+            "batch-size": run.batch,
+            "local-steps": run.session,
+            "server-round": order.k + 1,
+        }
+        content = RecordDict(
+            {
+                OURS: order.record(),
+                "config": ConfigRecord(config),
+                "arrays": write_arrays(self.learning.named(self.weights.version(errand.reference))),
+            }
+        )
+        if errand.teacher >= 0:
+            logits, valid = self.weights.teacher(errand.teacher, errand.client)
+            content["teacher"] = write_arrays({"logits": logits.numpy(), "valid": valid.numpy()})
+        self.roster.launch(errand.client, session, order, content)
+
+    def event(self, arrival: Arrival) -> Event:
+        """What was heard as a line of the trace; a reply's weights are put away first, or refused."""
+        event: Event = {"event": arrival.kind}
+        if arrival.client < 0:
+            named = {"name": arrival.name} if arrival.name else {}
+            return {**event, "node": str(arrival.node), **named, "why": arrival.why}
+        event["client"] = arrival.client
+        if arrival.session >= 0:
+            event["session"] = arrival.session
+        answer = arrival.answer
+        try:
+            if answer is not None:
+                # A roll call may be answered from a new ledger, a session may not.
+                before = None if arrival.kind == "present" else self.fleet.reports.get(arrival.client)
+                check_report(answer.report, before, self.roster.most)
+                most = self.fleet.most_spent(arrival.client)
+                if before is not None and most is not None and answer.report.spent > most:
+                    raise Refused("spent", f"{show(answer.report.spent)} units, it was asked for {show(most)} at most")
+            if answer is not None and arrival.kind == "reply":
+                self._receive(arrival.session, answer)
+        except Refused as error:
+            self.roster.distrust(arrival.client)
+            return {**event, "event": "refused", "name": error.name, "why": str(error)}
+        if arrival.why:
+            event["why"] = arrival.why
+        if arrival.kind == "refused":
+            event["name"] = arrival.name
+        if arrival.kind == "present":
+            event |= {"event": "roll-call", "node": str(arrival.node)}
+        if arrival.kind == "failed":
+            event["event"] = "lost"
+        if answer is not None:
+            event |= {"battery": units(answer.report.level), "report": list(attrs.astuple(answer.report))}
+        if answer is not None and arrival.kind == "reply":
+            self.roster.trust(arrival.client)
+            fee = self.fee(self.errands[arrival.session].payload)
+            event |= {
+                "samples": answer.samples,
+                "fee": fee,
+                "seconds": round(answer.seconds, 3),
+                "took": round(arrival.took, 3),
+            }
+        return event
+
+    def _receive(self, session: int, answer: Answer) -> None:
+        """Put the weights (or logits) of a reply away, if they are what was asked for."""
+        errand, run = self.errands[session], self.run
+        check_samples(answer.samples)
+        if not self.learning.foreign and answer.samples > run.session * run.batch:
+            raise Refused("samples", f"{answer.samples}, a session uses at most {run.session * run.batch}")
+        if answer.steps != run.session:
+            raise Refused("steps", f"{answer.steps}, needs {run.session}")
+        if errand.payload == "logits":
+            self.weights.received_logits(session, *self.learning.logits(answer.parts.get("logits")))
+            return
+        update = self.learning.vector(answer.parts.get("arrays")) - self.weights.version(errand.reference)
+        if not bool(torch.isfinite(update).all()):
+            raise Refused("arrays", "the update is not finite")
+        self.weights.received(session, update)

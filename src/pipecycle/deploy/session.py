@@ -1,0 +1,227 @@
+"""A node's side of a session: the battery's say, the ledger, and the answer; whatever app does the training."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+from pipecycle.deploy.battery import Battery, battery
+from pipecycle.deploy.ledger import Account, Busy, FileStore, Ledger, StateStore
+from pipecycle.deploy.protocol import Answer, Order, write_answer
+from pipecycle.deploy.roster import WAIT, RealTime, Timer
+from pipecycle.deploy.settings import NodeSettings, RunSettings
+from pipecycle.energy import quanta, show
+from pipecycle.errors import InputError
+
+App = Callable[[Message, Context], Message]
+
+
+class Late(Exception):
+    """The deadline came before the last step."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(f"stopped at its deadline after {steps} steps")
+        self.steps = steps
+
+
+def attend(
+    message: Message,
+    context: Context,
+    app: App,
+    defaults: RunSettings | None = None,
+    timer: Timer | None = None,
+    *,
+    strict: bool = False,
+) -> Message:
+    """Answer an order; messages that hold none go straight to the app."""
+    order = Order.of(message.content)
+    if order is None:
+        return app(message, context)
+    run = settings_of(context, defaults, strict=strict)
+    node = NodeSettings.of(context.node_config, strict=strict)
+    store = FileStore(Path(node.ledger)) if node.ledger else StateStore(context.state)
+    try:
+        with store.locked():
+            return Node(run, node, store, timer or RealTime()).answer(order, message, context, app)
+    except Busy:
+        raise InputError(f"{node.ledger}: another session of this node is under way") from None
+
+
+def settings_of(context: Context, defaults: RunSettings | None = None, *, strict: bool = True) -> RunSettings:
+    """The run's settings: Flower's run configuration over the app's own defaults."""
+    base = {} if defaults is None else defaults.flat()
+    return RunSettings.of({**base, **context.run_config}, strict=strict)
+
+
+class Node:
+    """One node: who it is, its ledger and its battery."""
+
+    def __init__(self, run: RunSettings, node: NodeSettings, store: FileStore | StateStore, timer: Timer) -> None:
+        self.run, self.node, self.timer = run, node, timer
+        self.capacity = int(quanta(min(node.capacity or run.capacity, run.capacity), "capacity"))
+        initial = int(quanta(node.initial if node.initial >= 0 else run.initial, "initial"))
+        self.battery: Battery = battery(run, node)
+        self.ledger = Ledger(store, node.partition_id, self.capacity, initial if self.battery.emulated else 0)
+
+    @property
+    def account(self) -> Account:
+        return self.ledger.account
+
+    def answer(self, order: Order, message: Message, context: Context, app: App) -> Message:
+        self.ledger.enter(order.run)
+        if order.roll_call:
+            self.battery.advance(self.account, order.slot)
+            self.ledger.save()
+            return self.reply(message, self.said(order, "present"))
+        known = self.ledger.answer(order.key)
+        if known is not None:
+            return Message(unpack(known), reply_to=message)
+        self.battery.advance(self.account, order.slot)
+        if order.client != self.node.partition_id or order.k <= self.account.last:
+            other = order.client != self.node.partition_id
+            reason = f"this is client {self.node.partition_id}" if other else "an old order, its answer is not kept"
+            self.ledger.save()
+            return self.reply(message, self.said(order, "declined", reason))
+        reason = self.objection(order, message)
+        if reason:
+            return self.keep(order, message, self.said(order, "declined", reason))
+        return self.train(order, message, context, app)
+
+    def objection(self, order: Order, message: Message) -> str:
+        """Why the node declines, if it does; a model that it goes on from is added to the message."""
+        if self.account.level < order.need:
+            return f"battery {show(self.account.level)} units, needs {show(order.need)}"
+        if order.kept >= 0:
+            mine = self.ledger.kept(order.run, order.kept)
+            if mine is None:
+                return "the kept model is gone"
+            message.content["kept"] = unpack(mine)["arrays"]
+        return ""
+
+    def train(self, order: Order, message: Message, context: Context, app: App) -> Message:
+        before = self.ledger.charge(order.key, order.steps * order.step)
+        began = self.timer.now()
+        steps, content, reason = order.steps, None, ""
+        try:
+            content = app(message, context).content
+        except Late as error:
+            steps, reason = error.steps, str(error)
+        except Exception as error:  # an exception would leave its energy out of the books under simulation
+            reason = f"{type(error).__name__}: {error}"
+        seconds = self.timer.now() - began
+        self.ledger.account = before
+        self.burn(order, steps, seconds)
+        if content is not None:
+            if order.payload == "logits" and "arrays" in content:
+                self.ledger.keep(order.run, order.k, pack(RecordDict({"arrays": content.pop("arrays")})))
+            if self.wait(order, began):
+                self.account.uploads += order.fee
+            else:
+                content, reason = None, "no energy to report"
+        told = self.said(order, "failed" if content is None else "trained", reason[:500])
+        told = attrs.evolve(told, steps=steps, seconds=seconds, samples=_samples(content))
+        return self.keep(order, message, told, content)
+
+    def burn(self, order: Order, steps: int, seconds: float) -> None:
+        """Energy goes step by step while more may come in; on the logical clock a step takes a slot."""
+        for step in range(steps):
+            if self.battery.emulated:
+                passed = int(step * seconds / steps / order.slot_seconds) if order.slot_seconds else step
+                self.battery.advance(self.account, order.slot + passed)
+            self.account.training += order.step
+        if order.slot_seconds or not self.battery.emulated:
+            passed = int(seconds / order.slot_seconds) if order.slot_seconds else max(0, steps - 1)
+            self.battery.advance(self.account, order.slot + passed)
+
+    def wait(self, order: Order, began: float) -> bool:
+        """Wait until the upload can be paid, within the deadline; whether it can."""
+        last = order.slot + order.steps * (1 + WAIT)
+        while self.account.level < order.fee:
+            if order.slot_seconds:
+                passed = self.timer.now() - began
+                if passed >= order.seconds:
+                    return False
+                self.timer.sleep(min(order.slot_seconds, order.seconds - passed))
+                self.battery.advance(self.account, order.slot + int((self.timer.now() - began) / order.slot_seconds))
+            elif self.account.slot < last and self.battery.emulated:
+                self.battery.advance(self.account, self.account.slot + 1)
+            else:
+                return False
+        return True
+
+    def said(self, order: Order, outcome: str, reason: str = "") -> Answer:
+        key = "" if order.roll_call else order.key
+        return Answer(outcome, reason, key, self.node.partition_id, self.account.report(), 0, 0, 0.0)
+
+    def keep(self, order: Order, message: Message, told: Answer, content: RecordDict | None = None) -> Message:
+        """Settle the session's energy together with its answer, then let it go."""
+        records = write_answer(told, content)
+        self.ledger.settle(order.key, order.k, pack(records), order.settled)
+        return Message(records, reply_to=message)
+
+    @staticmethod
+    def reply(message: Message, told: Answer) -> Message:
+        return Message(write_answer(told), reply_to=message)
+
+
+def _samples(content: RecordDict | None) -> int:
+    """What the app says it has used, under Flower's usual name."""
+    for record in [] if content is None else content.metric_records.values():
+        count = record.get("num-examples")
+        if isinstance(count, int | float):
+            return int(count)
+    return 0
+
+
+# Records as bytes, so that an answer can wait in a file.
+
+_KINDS = {"metrics": MetricRecord, "config": ConfigRecord}
+
+
+def pack(content: RecordDict) -> bytes:
+    """Metrics and configuration as JSON, arrays as they are."""
+    told: list[dict[str, object]] = []
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for name, record in content.items():
+            if isinstance(record, ArrayRecord):
+                arrays: list[list[object]] = []
+                for key, array in record.items():
+                    place = f"{len(told)}.{len(arrays)}"
+                    archive.writestr(place, array.data)
+                    arrays.append([key, array.dtype, list(array.shape), array.stype, place])
+                told.append({"name": name, "kind": "arrays", "arrays": arrays})
+            else:
+                kind = "metrics" if isinstance(record, MetricRecord) else "config"
+                values = {key: value.hex() if isinstance(value, bytes) else value for key, value in record.items()}
+                hexed = [key for key, value in record.items() if isinstance(value, bytes)]
+                told.append({"name": name, "kind": kind, "values": values, "bytes": hexed})
+        archive.writestr("records.json", json.dumps(told))
+    return data.getvalue()
+
+
+def unpack(data: bytes) -> RecordDict:
+    """What `pack` was given."""
+    content = RecordDict()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for record in json.loads(archive.read("records.json")):
+            if record["kind"] == "arrays":
+                content[record["name"]] = ArrayRecord(
+                    {
+                        key: Array(dtype=kind, shape=tuple(shape), stype=stype, data=archive.read(place))
+                        for key, kind, shape, stype, place in record["arrays"]
+                    }
+                )
+            else:
+                values = {
+                    key: bytes.fromhex(value) if key in record["bytes"] else value
+                    for key, value in record["values"].items()
+                }
+                content[record["name"]] = _KINDS[record["kind"]](values)
+    return content

@@ -1,0 +1,143 @@
+"""Local SGD on a node's own data, by the trainer's own code: the same bits as in a simulated run."""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from torch import Tensor, nn
+
+from pipecycle import models
+from pipecycle.data import Task
+from pipecycle.data.batches import session_indices
+from pipecycle.data.formats import read_arrays as read_npz
+from pipecycle.deploy.learning import joined
+from pipecycle.deploy.protocol import Arrays, Order, read_arrays, write_arrays
+from pipecycle.deploy.session import Late, settings_of
+from pipecycle.deploy.settings import NodeSettings, RunSettings
+from pipecycle.errors import InputError
+from pipecycle.files import reason
+from pipecycle.streams import streams
+from pipecycle.train.loop import Loop
+from pipecycle.train.problems import Problem, Recipe, problem
+from pipecycle.train.sessions import LocalSGD, Teachers
+
+
+@lru_cache(4)
+def learnt(run: RunSettings) -> Problem:
+    """The task, its split and the initial model, as the simulator makes them."""
+    return problem(
+        run.data,
+        run.model,
+        clients=run.clients,
+        alpha=run.alpha,
+        samples=run.samples or None,
+        trial=run.trial,
+        recipe=Recipe(sgd(run), run.batch, distillation=run.distillation),
+    )
+
+
+def sgd(run: RunSettings) -> LocalSGD:
+    return LocalSGD(run.lr, run.momentum, run.weight_decay, run.proximal)
+
+
+def named(module: nn.Module, vector: Tensor) -> Arrays:
+    """A vector of parameters under PyTorch's names."""
+    names = [name for name, _ in module.named_parameters()]
+    return {name: part.numpy() for name, part in zip(names, models.split(module, vector), strict=True)}
+
+
+def form(module: nn.Module) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Names, shapes and types that weights must have."""
+    return {name: (tuple(value.shape), np.dtype(np.float32)) for name, value in module.named_parameters()}
+
+
+@lru_cache(4)
+def blank(model: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A model to be filled."""
+    return models.build(model, shape, classes, streams(0)("model").words(2))
+
+
+def own_data(run: RunSettings, node: NodeSettings, classes: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The node's samples and labels: its own files, or its share of the run's data."""
+    if not node.data:
+        whole = learnt(run)
+        mine = whole.split[node.partition_id]
+        return whole.task.x_train[mine], whole.task.y_train[mine]
+    path = Path(node.data)
+    if path.is_dir():
+        try:
+            found = {name: np.load(path / f"{name}.npy", allow_pickle=False) for name in ("x", "y")}
+        except (OSError, ValueError) as error:
+            why = reason(error) if isinstance(error, OSError) else str(error)
+            raise InputError(f"{path}: needs x.npy and y.npy ({why})") from None
+    else:
+        found = read_npz(path)
+    x, y = found.get("x_train", found.get("x")), found.get("y_train", found.get("y"))
+    if x is None or y is None:
+        raise InputError(f"{path}: needs x_train and y_train, or x and y")
+    task = Task(x, y, x[:1], y[:1], classes=classes, name=path.stem)
+    return task.x_train, task.y_train
+
+
+def train(message: Message, context: Context, defaults: RunSettings | None = None) -> Message:
+    """One session: from the reference in the message to the weights in the answer."""
+    began = time.monotonic()
+    order = Order.of(message.content)
+    if order is None:
+        raise InputError("the message holds no order")
+    run, node = settings_of(context, defaults), NodeSettings.of(context.node_config)
+    classes = int(message.content["config"]["classes"])
+    x, y = own_data(run, node, classes)
+    module = blank(run.model, x.shape[1:], classes)
+    loop = Paced(module, torch.from_numpy(x), torch.from_numpy(y), classes, sgd(run))
+    loop.pace, loop.until = node.pace, began + order.seconds
+    start = message.content.get("kept", message.content.get("arrays"))
+    reference = joined(read_arrays(start, form(module), "arrays"))
+    places = session_indices(np.arange(len(y)), run.trial, order.client, order.k, order.steps, run.batch)
+    teacher = _teacher(message, classes, run.distillation)
+    done = loop.run(
+        reference[None], torch.from_numpy(places)[None], teachers=teacher, collect=order.payload == "logits"
+    )
+    # A session that reports logits keeps its weights on the node; the ledger sees to that.
+    content = RecordDict({"metrics": MetricRecord({"num-examples": int(places.size)})})
+    if order.payload == "logits":
+        assert done.sums is not None
+        assert done.counts is not None
+        content["logits"] = write_arrays({"sums": done.sums[0].numpy(), "counts": done.counts[0].numpy()})
+    content["arrays"] = write_arrays(named(module, done.parameters[0]))
+    return Message(content, reply_to=message)
+
+
+def _teacher(message: Message, classes: int, weight: float) -> Teachers | None:
+    record = message.content.get("teacher")
+    if record is None or weight == 0.0:
+        return None
+    like = {
+        "logits": ((classes, classes), np.dtype(np.float32)),
+        "valid": ((classes,), np.dtype(np.bool_)),
+    }
+    arrays = read_arrays(record, like, "teacher")
+    logits, valid = (torch.from_numpy(np.array(arrays[name])) for name in ("logits", "valid"))
+    return Teachers(logits[None], valid[None], weight)
+
+
+class Paced(Loop):
+    """A session that keeps a pace and knows its deadline."""
+
+    pace = 0.0
+    until = float("inf")
+    steps = 0
+
+    def _gradients(self, x: Tensor, y: Tensor, table: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+        if time.monotonic() >= self.until:
+            raise Late(self.steps)
+        if self.pace:
+            time.sleep(self.pace)
+        self.steps += 1
+        return super()._gradients(x, y, table)

@@ -1,0 +1,145 @@
+"""A run of an app on a federation of this machine, from the first process to the last."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from attrs import frozen
+
+from pipecycle.deploy.federation import Federation, status
+from pipecycle.deploy.init import read_app, write_app
+from pipecycle.deploy.journal import STATE
+from pipecycle.deploy.settings import NodeSettings, RunSettings, Scalar
+from pipecycle.deploy.stopping import stoppable
+from pipecycle.deploy.table import Tail, View
+from pipecycle.errors import InputError
+
+LISTEN = 10.0
+"""Seconds between two questions to the SuperLink what has become of the run: each takes a second of a core."""
+Say = Callable[[str], None]
+Show = Callable[[View, Federation], None]
+
+
+@frozen
+class Site:
+    """The folder of an app, and what a federation of this machine puts into it."""
+
+    folder: Path
+
+    @property
+    def out(self) -> Path:
+        """Results: trace, checkpoint, model."""
+        return self.folder / "run"
+
+    @property
+    def federation(self) -> Path:
+        """Keys, logs, Flower's home, and a folder per node."""
+        return self.folder / "federation"
+
+    @property
+    def trace(self) -> Path:
+        return self.out / "trace.jsonl"
+
+    @property
+    def resumable(self) -> bool:
+        return (self.out / STATE).exists()
+
+    def ledger(self, node: int) -> Path:
+        return self.federation / "nodes" / str(node) / "ledger.json"
+
+    @property
+    def has_app(self) -> bool:
+        return (self.folder / "pyproject.toml").exists()
+
+    @property
+    def policy(self) -> str:
+        """Whose settings are meant where no policy is named."""
+        return read_app(self.folder).policy if self.has_app else RunSettings().policy
+
+    def prepare(self, options: Mapping[str, Scalar], *, resume: bool, fresh: bool) -> RunSettings:
+        """The settings of the run to come; an app is written where there is none, a run in the way is refused."""
+        begun = self.trace.exists()
+        if resume and not begun:
+            raise InputError(f"{self.out}: holds no run to go on with (leave --resume out)")
+        if resume and not self.resumable:
+            raise InputError(f"{self.out}: that run ended before its first checkpoint (--fresh begins again)")
+        if begun and not resume and not fresh:
+            raise InputError(f"{self.out}: holds a run already (--resume goes on with it, --fresh begins again)")
+        if status(self.federation) is not None:
+            raise InputError(f"{self.folder}: a federation runs there already (see `pipecycle deploy status`)")
+        if resume and Tail(self.trace).read().ended is not None:
+            raise InputError(f"{self.out}: that run has ended; there is nothing to go on with (--fresh begins again)")
+        if not self.has_app:
+            write_app(self.folder, RunSettings.of(options))
+        base = (self._last() if resume else None) or read_app(self.folder)
+        out = str(self.out.absolute())
+        chosen = RunSettings.of({**base.flat(), **options, "out": out, "resume": resume})
+        if fresh:
+            for old in (self.out, self.federation / "logs", self.federation / "nodes"):  # nodes: other batteries
+                shutil.rmtree(old, ignore_errors=True)
+        return chosen
+
+    def _last(self) -> RunSettings | None:
+        """What the run was begun with; None where that has been lost."""
+        from pipecycle.config import read_toml
+
+        path = self.federation / "run.toml"
+        return RunSettings.of(read_toml(path)) if path.exists() else None
+
+
+@frozen
+class Outcome:
+    """How a run ended."""
+
+    verdict: str
+    why: str
+    view: View
+
+    @property
+    def completed(self) -> bool:
+        return self.verdict == "finished:completed"
+
+
+def conduct(
+    site: Site, settings: RunSettings, node: Mapping[str, Scalar], *, tls: bool, say: Say, show: Show
+) -> Outcome:
+    """Start everything, run the app, watch it, take everything down; also when it is interrupted."""
+    plain = {key: value for key, value in node.items() if key not in ("partition-id", "ledger")}
+    NodeSettings.of(plain)
+    with stoppable(), Federation(site.federation, tls=tls) as federation:
+        say(f"SuperLink on 127.0.0.1:{federation.port}{' with TLS' if tls else ''}, logs in {site.federation / 'logs'}")
+        for number in range(settings.clients):
+            own = {"partition-id": number, "ledger": str(site.ledger(number).absolute()), **plain}
+            federation.start_node(number, own)
+        federation.submit(site.folder.absolute(), settings.flat())
+        say(f"{settings.clients} nodes started{' with registered keys' if tls else ''}, run {federation.run} accepted")
+        return _watch(federation, Tail(site.trace, live=True), show)
+
+
+def _watch(federation: Federation, tail: Tail, show: Show) -> Outcome:
+    """Until the SuperLink says that the run is over; it is asked beside, so that the table goes on meanwhile."""
+    asker = ThreadPoolExecutor(1)
+    question: Future[tuple[str, str]] | None = None
+    asked = time.monotonic()
+    try:
+        while True:
+            view = tail.read()
+            show(view, federation)
+            federation.watch()
+            if "superlink" in federation.dead():
+                return Outcome("finished:failed", f"The SuperLink ended: {federation.last_words('superlink')}", view)
+            if question is None and (view.ended is not None or time.monotonic() - asked > LISTEN):
+                question = asker.submit(federation.verdict)
+            if question is not None and question.done():
+                (verdict, why), question, asked = question.result(), None, time.monotonic()
+                if verdict.startswith("finished"):
+                    if not verdict.endswith("completed"):
+                        why = f"{why.rstrip('.') or 'no reason was given'} (see {federation.keep_server_log()})"
+                    return Outcome(verdict, why, tail.read())
+            time.sleep(0.5)
+    finally:
+        asker.shutdown(wait=False, cancel_futures=True)  # a question under way ends with the other processes

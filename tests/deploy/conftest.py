@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Minutes of killing are for those who ask for them: `make flower-chaos`."""
+    if "chaos" in (config.getoption("markexpr") or ""):
+        return
+    for item in items:
+        if item.get_closest_marker("chaos"):
+            item.add_marker(pytest.mark.skip(reason="only with -m chaos"))

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def federation() -> Callable[..., SimpleNamespace]:
+    """A federation within this process: `federation(folder, policy=..., slots=..., fault=...)` runs it to its end."""
+    pytest.importorskip("flwr")
+    from pipecycle.deploy.apps import client_app
+    from pipecycle.deploy.driver import Driver
+    from pipecycle.deploy.learning import own
+    from pipecycle.deploy.local_grid import LocalGrid
+    from pipecycle.deploy.settings import RunSettings
+
+    def make(
+        folder: Path | None = None,
+        *,
+        fault: Any = None,
+        app: Any = None,
+        nodes: list[dict[str, Any]] | None = None,
+        grid: Any = None,
+        learning: Any = None,
+        run_it: bool = True,
+        **over: Any,
+    ) -> SimpleNamespace:
+        base: dict[str, Any] = {"clients": 6, "slots": 100, "session": 5, "harvest": "always", "evaluate-every": 50}
+        run = RunSettings.of({**base, **{key.replace("_", "-"): value for key, value in over.items()}})
+        if nodes is None:
+            nodes = [{"partition-id": client} for client in range(run.clients)]
+            if folder is not None:
+                nodes = [{**node, "ledger": str(folder / f"ledger-{node['partition-id']}.json")} for node in nodes]
+        if grid is None:
+            grid = LocalGrid(app or client_app(), nodes, run.flat(), **({} if fault is None else {"fault": fault}))
+        driver = Driver(grid, run, learning or own(run), grid.timer)
+        made: dict[int, Any] = {}  # every version, also those that the server has dropped since
+        put = driver.weights.vault.put
+
+        def remember(name: str, values: Any) -> None:
+            if name.startswith("version-"):
+                made[int(name.removeprefix("version-"))] = values["version"].clone()
+            put(name, values)
+
+        driver.weights.vault.put = remember  # type: ignore[method-assign]
+        schedule = driver.run() if run_it else None
+        return SimpleNamespace(
+            run=run, grid=grid, driver=driver, schedule=schedule, events=driver.journal.events, folder=folder, made=made
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def ledgers() -> Callable[[Path], dict[int, dict[str, Any]]]:
+    """The ledger files in a folder, by client."""
+
+    def read(folder: Path) -> dict[int, dict[str, Any]]:
+        found = (json.loads(path.read_text()) for path in folder.glob("ledger-*.json"))
+        return {one["client"]: one for one in found}
+
+    return read

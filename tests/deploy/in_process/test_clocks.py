@@ -1,0 +1,121 @@
+"""The wall clock: every slot in order, late or not; the forecast put right; sessions that take longer than planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Message
+
+from pipecycle.deploy.journal import read_trace
+from pipecycle.policies import REGISTRY
+from pipecycle.schedule import Status
+
+pytestmark = pytest.mark.flower
+Federation = Callable[..., SimpleNamespace]
+
+
+def test_a_late_server_catches_up_and_skips_nothing(federation: Federation) -> None:
+    live = federation(policy="mifa", clock="wall", slot_seconds=2.0, slots=90, run_it=False)
+    stepped: list[tuple[int, float]] = []
+    decide, timer = live.driver.policy.decide, live.grid.timer
+
+    def slow(slot: int) -> None:
+        stepped.append((slot, timer.now()))
+        if slot == 32:
+            timer.sleep(31.0)
+        decide(slot)
+
+    live.driver.policy.decide = slow
+    schedule = live.driver.run()
+    assert [slot for slot, _ in stepped] == list(range(90))
+    began = stepped[0][1]
+    assert stepped[33][1] - began >= 32 * 2 + 31
+    assert stepped[46][1] - stepped[33][1] < 1.0
+    assert stepped[60][1] - began == pytest.approx(60 * 2, abs=0.5)
+    assert schedule.publications.slot.tolist() == [29, 59, 89]  # no epoch was missed
+
+
+@pytest.mark.parametrize("policy", REGISTRY)
+def test_answers_that_take_their_time(federation: Federation, policy: str) -> None:
+    """Ten seconds a message where a session is meant to take four: with slack enough every policy goes on."""
+    live = federation(policy=policy, clock="wall", slot_seconds=1.0, session=4, slack=10, clients=5, slots=130,
+                      run_it=False)  # fmt: skip
+    live.grid.latency = 10.0
+    schedule = live.driver.run()
+    took = (schedule.sessions.end - schedule.sessions.start)[schedule.sessions.end >= 0]
+    assert took.min() >= 9
+    counts = schedule.status_counts()
+    assert counts["lost"] == 0
+    assert counts["used"] >= 6
+    assert schedule.ancestry.events >= 2
+    assert counts["unused"] + counts["in_flight"] <= 2 * 5  # since the last server step
+
+
+@pytest.mark.parametrize("policy", REGISTRY)
+def test_slack_too_small_delays_but_never_breaks(federation: Federation, policy: str) -> None:
+    live = federation(policy=policy, clock="wall", slot_seconds=1.0, session=4, clients=5, slots=130, run_it=False)
+    live.grid.latency = 10.0
+    schedule = live.driver.run()
+    assert schedule.status_counts()["lost"] == 0
+    assert schedule.ancestry.events >= 2
+    assert any(one["event"] == "warning" and "slack" in one["why"] for one in live.events)
+
+
+def test_a_forecast_that_is_too_low_starves_nobody(federation: Federation) -> None:
+    nodes = [{"partition-id": client, "harvest": "always"} for client in range(3)]
+    live = federation(nodes=nodes, clients=3, policy="fedavg", harvest="bernoulli:0.0", initial=5.0, slots=120)
+    starts = live.schedule.sessions.start[live.schedule.sessions.client == 0]
+    assert len(starts) >= 4
+    assert np.diff(starts).max() <= 5 * 5 + 5 + 2
+
+
+def test_groups_overlap(federation: Federation) -> None:
+    live = federation(policy="pipecycle", clock="wall", slot_seconds=1.0, session=10, slack=0, clients=8, slots=120,
+                      run_it=False)  # fmt: skip
+    live.grid.latency = 9.5
+    schedule = live.driver.run()
+    concurrency = schedule.concurrency()
+    assert concurrency is not None
+    assert concurrency.max() == 2
+
+
+def test_a_wall_clock_run_goes_on_after_a_kill(federation: Federation, tmp_path: Path) -> None:
+    class Stop(BaseException):
+        pass
+
+    asked: dict[str, list[Any]] = {}
+
+    def watch(client: int, message: Message, now: float) -> str | None:
+        order = message.content["pipecycle"]
+        if order["k"] >= 0:
+            key = f"{order['life']}/{order['client']}/{order['k']}"
+            asked.setdefault(key, []).append((order["slot"], message.content["arrays"].object_id))
+        if order["slot"] > 50 and not stopped:
+            stopped.append(1)
+            raise Stop
+        return None
+
+    stopped: list[int] = []
+    settings: dict[str, Any] = {"policy": "pipecycle", "clock": "wall", "slot_seconds": 1.0, "session": 4,
+                                "clients": 5, "slots": 120, "out": str(tmp_path / "run")}  # fmt: skip
+    with pytest.raises(Stop):
+        federation(tmp_path, fault=watch, **settings)
+    first = len(read_trace(tmp_path / "run/trace.jsonl"))
+    live = federation(tmp_path, fault=watch, resume=True, **settings)
+    events = read_trace(tmp_path / "run/trace.jsonl")
+    assert events[-1]["event"] == "end"
+    assert len(events) > first
+    assert [one["slot"] for one in events] == sorted(one["slot"] for one in events)
+    assert live.schedule.slots == 120
+    assert live.schedule.status_counts()["used"] > 20
+    # A key never stands for two different orders, whatever the server before has asked for.
+    assert all(len(set(orders)) == 1 for orders in asked.values())
+    assert Status.LOST not in live.schedule.sessions.status[-5:]

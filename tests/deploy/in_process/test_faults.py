@@ -1,0 +1,193 @@
+"""Every policy among nodes that fail in every way: no stall, no negative battery, no energy from nowhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from pipecycle import Bernoulli
+from pipecycle.deploy.apps import client_app
+from pipecycle.deploy.local_grid import VirtualTime
+from pipecycle.energy import UNIT
+from pipecycle.policies import REGISTRY
+from pipecycle.schedule import Status
+
+pytestmark = pytest.mark.flower
+Federation = Callable[..., SimpleNamespace]
+Ledgers = Callable[[Path], dict[int, dict[str, Any]]]
+CLIENTS, SLOTS, SESSION = 8, 180, 4
+FAULTS = ("lose", "late", "crash", "raise", "refuse", "slow")
+DECISIVE = ("reply", "decline", "lost", "refused")
+
+
+class Spy:
+    """Counts what nodes really did: every session that was trained, and every upload."""
+
+    def __init__(self) -> None:
+        self.trained: Counter[int] = Counter()
+        self.uploads: Counter[int] = Counter()
+        self.inner = client_app(timer=VirtualTime())
+        self.app = ClientApp()
+        self.app.train()(self.handle)
+
+    def handle(self, message: Message, context: Context) -> Message:
+        reply = self.inner(message, context)
+        client = reply.content["energy"]["client"]
+        self.trained[client] += reply.content["energy"]["steps"] * UNIT
+        if reply.content["pipecycle"]["outcome"] == "trained":
+            self.uploads[client] += message.content["pipecycle"]["fee"]
+        return reply
+
+
+def weather(client: int, slot: int, rate: float) -> int:
+    rows = Bernoulli(rate).weather(CLIENTS, 0).block(slot + 1)
+    return int(rows[:, client].sum())
+
+
+@pytest.mark.parametrize("clock", ["logical", "wall"])
+@pytest.mark.parametrize("policy", REGISTRY)
+def test_nothing_stalls_and_energy_is_conserved(
+    federation: Federation, ledgers: Ledgers, tmp_path: Path, policy: str, clock: str
+) -> None:
+    spy, seen = Spy(), Counter[str]()
+    live = federation(tmp_path, run_it=False, app=spy.app, policy=policy, clock=clock, clients=CLIENTS, slots=SLOTS,
+                      session=SESSION, harvest="bernoulli:0.6", initial=3.0, capacity=30.0, slack=2, slot_seconds=5.0,
+                      deadline=40.0, margin=5.0)  # fmt: skip
+    grid = live.grid
+
+    def fault(client: int, message: Message, now: float) -> str | None:
+        order = message.content["pipecycle"]
+        if client == 7 and order["slot"] > 40 and 7 in grid.ids and "stopped" not in seen:
+            seen["stopped"] += 1
+            grid.stop(7)
+            return "refuse"
+        if order["slot"] > 80 and 7 not in grid.ids:
+            seen["back"] += 1
+            grid.start(7)
+        for one in ledgers(tmp_path).values():
+            level = one["harvested"] - one["overflowed"] - one["training"] - one["uploads"]
+            assert 0 <= level <= one["capacity"]
+        if order["k"] < 0:
+            return None
+        seen["messages"] += 1
+        turn, rest = divmod(seen["messages"], 3)
+        what = FAULTS[turn % len(FAULTS)] if rest == 0 else None
+        seen[str(what)] += 1
+        return what
+
+    grid.fault = fault
+    schedule = live.driver.run()
+
+    assert {*FAULTS, "stopped", "back"} <= set(seen)
+    assert schedule.slots == SLOTS
+    assert live.events[-1]["event"] == "end"
+    assert schedule.ancestry.events > 0
+    assert min(level.min() for level in live.driver.levels) >= 0
+    _every_session_ends_in_time(live)
+    _one_message_at_a_time(live)
+
+    for client, one in ledgers(tmp_path).items():
+        level = one["harvested"] - one["overflowed"] - one["training"] - one["uploads"]
+        assert 0 <= level <= one["capacity"]
+        assert one["open"] == ""
+        assert one["broken"] == 0
+        assert one["harvested"] == 3 * UNIT + weather(client, one["slot"], 0.6)
+        assert (one["training"], one["uploads"]) == (spy.trained[client], spy.uploads[client])
+    assert live.schedule is None
+    statuses = Counter(schedule.sessions.status.tolist())
+    assert statuses[Status.LOST] > 0
+    energy = schedule.energy
+    assert (energy.harvested == energy.spent + energy.stored + energy.overflowed).all()
+    assert energy.stored[-1] == energy.level.sum()
+    assert schedule.sessions.spent.sum() == energy.spent[-1]
+
+
+def _every_session_ends_in_time(live: SimpleNamespace) -> None:
+    """No outcome later than the message's time to live, a look and (logical) the slots that it was not yet due."""
+    began = {session: one["time"] for one in live.events if one["event"] == "launch" for session in one["sessions"]}
+    if live.run.clock == "wall":
+        for one in live.events:
+            if one["event"] in DECISIVE and "session" in one:
+                assert one["time"] - began[one["session"]] <= 45 + 5 + 5 + 1
+    ended = [one["session"] for one in live.events if one["event"] in DECISIVE and "session" in one]
+    assert len(ended) == len(set(ended))
+    open_ones = set(began) - set(ended)
+    for session in open_ones:
+        assert live.driver.fleet.lives[session].slot > SLOTS - 1 - 60
+
+
+def _one_message_at_a_time(live: SimpleNamespace) -> None:
+    flying: dict[int, int] = {}
+    for one in live.events:
+        if one["event"] == "launch":
+            for client, session in zip(one["clients"], one["sessions"], strict=True):
+                assert client not in flying
+                flying[client] = session
+        elif one["event"] in DECISIVE and "session" in one:
+            assert flying.pop(one["client"]) == one["session"]
+
+
+def test_a_group_that_loses_everybody_dissolves(federation: Federation) -> None:
+    def fault(client: int, message: Message, now: float) -> str | None:
+        return "lose" if message.content["pipecycle"]["k"] == 0 else None
+
+    live = federation(policy="pipecycle", slots=120, fault=fault)
+    used = live.schedule.sessions.status == Status.USED
+    assert not used[:2].any()
+    assert used.any()
+    assert live.schedule.ancestry.events > 3
+
+
+def test_nobody_left_is_no_reason_to_stall(federation: Federation) -> None:
+    def fault(client: int, message: Message, now: float) -> str | None:
+        return "crash" if message.content["pipecycle"]["k"] >= 0 else None
+
+    live = federation(policy="fedavg", slots=200, fault=fault)
+    assert live.schedule.ancestry.events == 0
+    assert live.schedule.slots == 200
+    launches = [one["slot"] for one in live.events if one["event"] == "launch"]
+    gaps = np.diff(sorted(set(launches)))
+    assert gaps.max() > 20  # left alone for longer and longer
+
+
+def test_declines_are_no_faults(federation: Federation, tmp_path: Path, ledgers: Ledgers) -> None:
+    """The server forecasts too much: nodes decline, stay in reach, and training goes on."""
+    nodes = [
+        {"partition-id": client, "harvest": "bernoulli:0.25", "ledger": str(tmp_path / f"ledger-{client}.json")}
+        for client in range(4)
+    ]
+    live = federation(nodes=nodes, clients=4, policy="pipecycle", harvest="bernoulli:0.6", slots=300)
+    counts = live.schedule.status_counts()
+    assert counts["declined"] > 5
+    assert counts["lost"] == 0
+    assert counts["used"] > 10
+    declined = live.schedule.sessions.status == Status.DECLINED
+    assert (live.schedule.sessions.spent[declined] == 0).all()
+    for client, one in ledgers(tmp_path).items():
+        assert (
+            one["training"]
+            == (5 * UNIT)
+            * ((live.schedule.sessions.client == client) & (live.schedule.sessions.end >= 0) & ~declined).sum()
+            + 5 * UNIT * ((live.schedule.sessions.client == client) & (live.schedule.sessions.end < 0)).sum()
+        )
+
+
+def test_a_node_without_the_energy_to_report_waits_for_it(federation: Federation) -> None:
+    """FedAvg lets clients in with a session's energy alone; the report's unit may come later."""
+    live = federation(policy="fedavg", clients=3, session=3, harvest="bernoulli:0.2", slots=400)
+    plain = live.schedule
+    assert plain.status_counts()["used"] > 10
+    took = plain.sessions.end - plain.sessions.start + 1
+    assert took[plain.sessions.end >= 0].min() == 3
+    assert took.max() > 3

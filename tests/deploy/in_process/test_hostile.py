@@ -1,0 +1,249 @@
+"""Replies that must not be believed: refused by name, counted, and without any trace in the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from pipecycle.energy import UNIT
+from pipecycle.schedule import Status
+
+pytestmark = pytest.mark.flower
+Federation = Callable[..., SimpleNamespace]
+HOSTILE = 2
+
+
+def weights(change: Callable[[dict[str, np.ndarray[Any, Any]]], object]) -> Callable[[RecordDict], None]:
+    def alter(content: RecordDict) -> None:
+        arrays = {key: array.numpy().copy() for key, array in content["arrays"].items()}
+        changed = change(arrays)
+        content["arrays"] = ArrayRecord(
+            {key: Array(np.asarray(value)) for key, value in (changed or arrays).items()}  # type: ignore[attr-defined]
+        )
+
+    return alter
+
+
+def poison(value: float) -> Callable[[dict[str, np.ndarray[Any, Any]]], None]:
+    def change(arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+        next(iter(arrays.values())).flat[3] = value
+
+    return change
+
+
+def energy(**figures: Any) -> Callable[[RecordDict], None]:
+    def alter(content: RecordDict) -> None:
+        content["energy"] = MetricRecord({**content["energy"], **figures})
+
+    return alter
+
+
+def level(units: float) -> Callable[[RecordDict], None]:
+    """A report that adds up, for another level."""
+
+    def alter(content: RecordDict) -> None:
+        old = content["energy"]
+        wanted = int(units * UNIT)
+        content["energy"] = MetricRecord(
+            {**old, "battery": wanted, "harvested": wanted + old["overflowed"] + old["spent"]}
+        )
+
+    return alter
+
+
+def words(**changes: str) -> Callable[[RecordDict], None]:
+    def alter(content: RecordDict) -> None:
+        content["pipecycle"] = ConfigRecord({**content["pipecycle"], **changes})
+
+    return alter
+
+
+def without(name: str) -> Callable[[RecordDict], None]:
+    def alter(content: RecordDict) -> None:
+        del content[name]
+
+    return alter
+
+
+def garbage(content: RecordDict) -> None:
+    first, *rest = content["arrays"].items()
+    broken = Array(dtype=first[1].dtype, shape=first[1].shape, stype=first[1].stype, data=b"\x93NUMPY, almost")
+    content["arrays"] = ArrayRecord({first[0]: broken, **dict(rest)})
+
+
+def overspent(content: RecordDict) -> None:
+    old = content["energy"]
+    more = 1000 * UNIT
+    content["energy"] = MetricRecord({**old, "spent": old["spent"] + more, "harvested": old["harvested"] + more})
+
+
+def delayed(content: RecordDict) -> None:
+    content["energy"] = MetricRecord({**content["energy"], "at": content["energy"]["at"] + 3})
+
+
+CASES: dict[str, tuple[str, Callable[[RecordDict], None]]] = {
+    "not a number": ("arrays", weights(poison(float("nan")))),
+    "infinite": ("arrays", weights(poison(float("inf")))),
+    "overflowing": ("arrays", weights(poison(-float("inf")))),
+    "another shape": ("arrays", weights(lambda arrays: {key: value[..., :1] for key, value in arrays.items()})),
+    "transposed": ("arrays", weights(lambda arrays: {key: value.T for key, value in arrays.items()})),
+    "one array too few": ("arrays", weights(lambda arrays: dict(list(arrays.items())[1:]))),
+    "another name": ("arrays", weights(lambda arrays: {f"{key}x": value for key, value in arrays.items()})),
+    "another order": ("arrays", weights(lambda arrays: dict(reversed(arrays.items())))),
+    "doubles": ("arrays", weights(lambda arrays: {key: value.astype(np.float64) for key, value in arrays.items()})),
+    "whole numbers": ("arrays", weights(lambda arrays: {key: value.astype(np.int32) for key, value in arrays.items()})),
+    "bytes that are no array": ("arrays", garbage),
+    "no weights": ("arrays", without("arrays")),
+    "no energy": ("form", without("energy")),
+    "no word of ours": ("form", without("pipecycle")),
+    "a battery of 1e9": ("battery", level(1e9)),
+    "a battery of -5": ("battery", level(-5)),
+    "a battery that does not add up": ("battery", energy(battery=7 * UNIT)),
+    "a battery in fractions": ("battery", energy(battery=7.5)),
+    "spent less than before": ("ledger", energy(spent=-1, battery=0, harvested=-1, overflowed=0)),
+    "spent more than it was asked for": ("spent", lambda content: overspent(content)),
+    "beyond all bounds": (
+        "ledger",
+        energy(harvested=1 << 60, overflowed=(1 << 60) - UNIT, spent=0, battery=UNIT),
+    ),
+    "a report from the past": ("at", energy(at=-(10**15))),
+    "a report from the far future": ("at", energy(at=10**15)),
+    "a wait that was not needed": ("at", lambda content: delayed(content)),
+    "enormous": ("arrays", weights(poison(3e38))),
+    "no samples": ("samples", energy(samples=0)),
+    "negative samples": ("samples", energy(samples=-75)),
+    "a trillion samples": ("samples", energy(samples=10**12)),
+    "more samples than steps": ("samples", energy(samples=5 * 15 + 1)),
+    "fewer steps": ("steps", energy(steps=1)),
+    "another client": ("client", energy(client=1)),
+    "no such client": ("client", energy(client=77)),
+    "a client in fractions": ("client", energy(client=1.5)),
+    "another key": ("key", words(key="somebody//2/0")),
+    "present, not trained": ("outcome", words(outcome="present")),
+    "an unheard-of outcome": ("outcome", words(outcome="excellent")),
+}
+
+
+def run(federation: Federation, fault: Callable[[int, Message, float], Any], **over: Any) -> SimpleNamespace:
+    return federation(policy="pipecycle", clients=5, slots=70, fault=fault, **over)
+
+
+@pytest.fixture(scope="module")
+def absent(federation: Federation) -> SimpleNamespace:
+    """The same run where the node only fails."""
+
+    def absence(client: int, message: Message, now: float) -> Any:
+        return "raise" if client == HOSTILE and message.content["pipecycle"]["k"] >= 0 else None
+
+    return run(federation, absence)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_hostile_reply_is_refused_by_name_and_leaves_no_trace(
+    federation: Federation, absent: SimpleNamespace, case: str
+) -> None:
+    name, alter = CASES[case]
+
+    def attack(client: int, message: Message, now: float) -> Any:
+        if client != HOSTILE or message.content["pipecycle"]["k"] < 0:
+            return None
+
+        def change(reply: Message) -> Message:
+            alter(reply.content)
+            return reply
+
+        return change
+
+    attacked = run(federation, attack)
+    assert set(attacked.driver.refused) == {name}
+    assert attacked.driver.refused[name] >= 2
+    refused = [one for one in attacked.events if one["event"] == "refused"]
+    assert {one["client"] for one in refused} == {HOSTILE}
+    assert all(one["why"] for one in refused)
+    mine = attacked.schedule.sessions.client == HOSTILE
+    assert set(attacked.schedule.sessions.status[mine].tolist()) <= {int(Status.LOST), int(Status.IN_FLIGHT)}
+    # The model is bit for bit what it is where the node only fails.
+    last = attacked.driver.lineage.published
+    assert last == absent.driver.lineage.published
+    assert last > 0
+    assert torch.equal(attacked.made[last], absent.made[last])
+
+
+def test_an_old_reply_played_again_is_refused(federation: Federation) -> None:
+    old: list[RecordDict] = []
+
+    def fault(client: int, message: Message, now: float) -> Any:
+        if client != HOSTILE or message.content["pipecycle"]["k"] < 0:
+            return None
+
+        def replay(reply: Message) -> Message:
+            old.append(reply.content)
+            return Message(old[0], reply_to=message)
+
+        return replay
+
+    live = run(federation, fault)
+    assert live.driver.refused["key"] >= 1
+    assert set(live.driver.refused) == {"key"}
+    used = live.schedule.sessions.status[live.schedule.sessions.client == HOSTILE] == Status.USED
+    assert used[0]
+    assert not used[1:].any()
+
+
+def test_a_node_that_claims_a_taken_number_is_refused(federation: Federation, tmp_path: Path) -> None:
+    """The second of two nodes that call themselves client 1 never trains; everybody else does."""
+    nodes = [{"partition-id": client} for client in (0, 1, 2, 3, 1)]
+    live = federation(policy="fedavg", clients=5, nodes=nodes, slots=60, roll_call=1.0)
+    sent = {client for client, message in live.grid.messages if message.content["pipecycle"]["k"] >= 0}
+    assert sent == {0, 1, 2, 3}
+    assert live.schedule.participation()[4] == 0
+    claims = [one for one in live.events if one["event"] == "refused"]
+    assert claims
+    assert {one["name"] for one in claims} == {"client"}
+
+
+def test_hostile_logits_are_refused(federation: Federation) -> None:
+    def fault(client: int, message: Message, now: float) -> Any:
+        if client != HOSTILE or message.content["pipecycle"]["k"] < 0:
+            return None
+
+        def change(reply: Message) -> Message:
+            if "logits" in reply.content:
+                arrays = {key: array.numpy().copy() for key, array in reply.content["logits"].items()}
+                arrays["counts"][0] = -3.0
+                reply.content["logits"] = ArrayRecord({key: Array(value) for key, value in arrays.items()})
+            return reply
+
+        return change
+
+    live = federation(policy="flda", clients=4, slots=130, fault=fault)
+    assert live.driver.refused["logits"] >= 1
+    tabulated = live.schedule.sessions.client[live.schedule.tables.session]
+    assert len(tabulated)
+    assert HOSTILE not in tabulated
+
+
+def test_a_hostile_roll_call_keeps_a_node_out(federation: Federation) -> None:
+    def fault(client: int, message: Message, now: float) -> Any:
+        if client != HOSTILE:
+            return None
+
+        def change(reply: Message) -> Message:
+            level(1e9)(reply.content)
+            return reply
+
+        return change
+
+    live = federation(policy="fedavg", clients=4, slots=40, fault=fault, roll_call=5.0)
+    assert live.schedule.participation()[HOSTILE] == 0
+    assert live.schedule.participation().sum() > 0

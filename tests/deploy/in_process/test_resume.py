@@ -1,0 +1,238 @@
+"""A server that is killed anywhere goes on from its folder to the very same end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import torch
+
+from pipecycle import Bernoulli
+from pipecycle.deploy import journal, ledger, vault
+from pipecycle.deploy.journal import read_trace
+from pipecycle.energy import UNIT
+from pipecycle.errors import InputError
+from pipecycle.policies import REGISTRY
+
+pytestmark = pytest.mark.flower
+Federation = Callable[..., SimpleNamespace]
+Ledgers = Callable[[Path], dict[int, dict[str, Any]]]
+
+
+class Killed(BaseException):
+    """What a kill is within a process: nothing catches it."""
+
+
+class Reaper:
+    """Kills at the n-th moment at which the server touches a file or sends a message."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+        self.left = at
+        for place, name in (
+            (vault, "write"),
+            (journal, "write"),
+            (journal.Journal, "write"),
+            (journal.Journal, "save"),
+        ):
+            monkeypatch.setattr(place, name, self.wrapped(getattr(place, name)))
+
+    def wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            self.strike()
+            result = function(*args, **options)
+            self.strike()
+            return result
+
+        return call
+
+    def strike(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Killed
+
+
+CLOCKED = ("cycp", "mifa", "flda", "fedbacys")
+SETTINGS: dict[str, Any] = {"clients": 5, "slots": 40, "session": 4, "harvest": "bernoulli:0.7", "initial": 4.0,
+                            "evaluate_every": 15}  # fmt: skip
+
+
+def whole(federation: Federation, folder: Path, policy: str) -> SimpleNamespace:
+    folder.mkdir()
+    return federation(folder, policy=policy, out=str(folder / "run"), **SETTINGS)
+
+
+def same(one: SimpleNamespace, other: SimpleNamespace) -> None:
+    assert one.schedule.differences(other.schedule) == []
+    assert set(one.made) == set(range(len(one.schedule.versions)))
+    for version, value in other.made.items():  # those since the restart
+        assert torch.equal(one.made[version], value)
+    last = one.driver.lineage.published
+    assert torch.equal(one.made[last], other.driver.weights.version(last))
+    # NaN is unequal to itself, so by text.
+    assert repr(one.driver.learning.history.rows) == repr(other.driver.learning.history.rows)
+
+
+@pytest.mark.parametrize("policy", [name for name in REGISTRY if name not in ("pipecycle+", "fedbacys-odd")])
+def test_a_killed_server_goes_on_to_the_same_end(
+    federation: Federation, ledgers: Ledgers, tmp_path: Path, policy: str
+) -> None:
+    settings = {**SETTINGS, "slots": 70} if policy in CLOCKED else SETTINGS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SETTINGS, "slots", settings["slots"])
+        moments = Reaper(patch, 10**9)
+        complete = whole(federation, tmp_path / "whole", policy)
+    total, again = 10**9 - moments.left, 0
+    for at in (total // 5, total // 2, 4 * total // 5):
+        folder = tmp_path / f"killed-{at}"
+        folder.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            Reaper(patch, at)
+            with pytest.raises(Killed):
+                federation(folder, policy=policy, out=str(folder / "run"), **settings)
+        resumed = federation(folder, policy=policy, out=str(folder / "run"), resume=True, **settings)
+        same(complete, resumed)
+        again += len(resumed.made)
+        for client, one in ledgers(folder).items():
+            mine = ledgers(tmp_path / "whole")[client]
+            for name in ("training", "uploads", "broken"):
+                assert one[name] == mine[name], (at, client, name)
+            # A roll call at the restart may have brought it further up to date.
+            rows = Bernoulli(0.7).weather(5, 0).block(one["slot"] + 1)
+            assert one["harvested"] == 4 * UNIT + int(rows[:, client].sum())
+    assert again > 0  # versions were made after a restart
+
+
+def test_it_may_be_killed_again_and_again(federation: Federation, ledgers: Ledgers, tmp_path: Path) -> None:
+    complete = whole(federation, tmp_path / "whole", "pipecycle")
+    folder = tmp_path / "often"
+    folder.mkdir()
+    kills, resume = 0, False
+    while True:
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                Reaper(patch, 29 + kills)
+                last = federation(folder, policy="pipecycle", out=str(folder / "run"), resume=resume, **SETTINGS)
+            break
+        except Killed:
+            kills += 1
+            resume = (folder / "run/checkpoint/state.json").exists()
+            assert resume
+            assert kills < 100
+    assert kills > 5
+    same(complete, last)
+    for client, one in ledgers(folder).items():
+        assert one["training"] == ledgers(tmp_path / "whole")[client]["training"]
+    slots = [one["slot"] for one in read_trace(folder / "run/trace.jsonl")]
+    assert slots == sorted(slots)
+
+
+def test_the_trace_and_the_folder_of_a_finished_run(federation: Federation, tmp_path: Path) -> None:
+    live = whole(federation, tmp_path / "whole", "pipecycle")
+    out = tmp_path / "whole/run"
+    events = read_trace(out / "trace.jsonl")
+    assert events[0]["event"] == "start"
+    assert events[-1]["event"] == "end"
+    launched = sum(len(one["sessions"]) for one in events if one["event"] == "launch")
+    assert launched == len(live.schedule.sessions)
+    assert sum(one["event"] == "publish" for one in events) == len(live.schedule.publications.slot)
+    assert json.loads((out / "result.json").read_text())["ended"] == "finished"
+    # Updates that were used up are gone, versions stay.
+    kept = {path.name.partition("-")[0] for path in (out / "checkpoint").glob("*.safetensors")}
+    updates = len(list((out / "checkpoint").glob("update-*")))
+    assert "version" in kept
+    assert updates <= live.run.clients
+
+
+def test_what_cannot_be_resumed(federation: Federation, tmp_path: Path) -> None:
+    whole(federation, tmp_path / "whole", "fedavg")
+    out = tmp_path / "whole/run"
+    with pytest.raises(InputError, match="holds a run already"):
+        federation(tmp_path, policy="fedavg", out=str(out), **SETTINGS)
+    with pytest.raises(InputError, match="other settings"):
+        federation(tmp_path, policy="mifa", out=str(out), resume=True, **SETTINGS)
+    with pytest.raises(InputError, match="no checkpoint to go on from"):
+        federation(tmp_path, policy="fedavg", out=str(tmp_path / "nothing"), resume=True, **SETTINGS)
+    (out / "checkpoint/state.json").write_text("{")
+    with pytest.raises(InputError, match="damaged"):
+        federation(tmp_path, policy="fedavg", out=str(out), resume=True, **SETTINGS)
+
+
+@pytest.mark.parametrize("at", range(1, 9))
+def test_a_node_killed_at_any_write_counts_its_energy_once(
+    federation: Federation, ledgers: Ledgers, tmp_path: Path, at: int
+) -> None:
+    """The ledger is whole after every kill: charged once, and asked again it trains and pays again only if it has
+    to; what it answered before it does not."""
+    from flwr.app import Context, RecordDict
+
+    from pipecycle.deploy.apps import client_app
+
+    live = federation(tmp_path, clients=2, harvest="always", initial=20.0, run_it=False)
+    app = client_app()
+    context = Context(1, 1, live.grid.nodes[0], RecordDict(), live.run.flat())
+    message = order(live, k=0, slot=2)
+    with pytest.MonkeyPatch.context() as patch:
+        writes = Counted(at)
+        patch.setattr(ledger, "write", writes(ledger.write))
+        try:
+            app(message, context)
+            killed = False
+        except Killed:
+            killed = True
+    before = ledgers(tmp_path).get(
+        0, dict.fromkeys(("harvested", "overflowed", "training", "uploads"), 0) | {"open": ""}
+    )
+    level = before["harvested"] - before["overflowed"] - before["training"] - before["uploads"]
+    assert level >= 0
+    assert before["training"] in (0, 5 * UNIT)
+    reply = app(order(live, k=0, slot=2), context)
+    after = ledgers(tmp_path)[0]
+    assert reply.content["pipecycle"]["outcome"] == "trained"
+    lost = after["broken"] * 5 * UNIT
+    assert after["training"] == 5 * UNIT + lost
+    assert after["uploads"] == UNIT
+    assert after["broken"] == int(killed and before["open"] != "")
+    assert after["harvested"] == 20 * UNIT + (after["slot"] + 1) * UNIT
+    again = app(order(live, k=0, slot=2), context)
+    assert ledgers(tmp_path)[0] == after
+    assert again.content["arrays"] == reply.content["arrays"]
+    assert again.content["energy"] == reply.content["energy"]
+
+
+class Counted:
+    """Dies before or after the n-th write."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> None:
+            self.left -= 1
+            if self.left == 0:
+                raise Killed
+            function(*args)
+            self.left -= 1
+            if self.left == 0:
+                raise Killed
+
+        return call
+
+
+def order(live: SimpleNamespace, k: int, slot: int) -> Any:
+    from flwr.app import ConfigRecord, Message, RecordDict
+
+    from pipecycle.deploy.protocol import Order, write_arrays
+
+    asked = Order(live.driver.roster.run, 0, k, slot, 5, 6 * UNIT, UNIT, UNIT, seconds=60.0)
+    arrays = write_arrays(live.driver.learning.named(live.driver.learning.initial))
+    content = RecordDict({"pipecycle": asked.record(), "config": ConfigRecord({"classes": 10}), "arrays": arrays})
+    message = Message(content, 1000, "train")
+    message.metadata.__dict__["_message_id"] = f"{k}-{slot}"
+    return message

@@ -1,0 +1,88 @@
+"""Flower's own simulation engine: the same bits, and a user's ClientApp under a policy."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+pytest.importorskip("ray")
+
+pytestmark = pytest.mark.flower
+Federation = Callable[..., SimpleNamespace]
+
+OURS = """
+import json, sys
+from flwr.simulation import run_simulation
+from pipecycle.deploy import client_app, server_app
+
+settings = json.loads(sys.argv[1])
+run_simulation(
+    server_app(settings), client_app(settings), settings["clients"],
+    backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0}, "init_args": {"num_cpus": 2}},
+)
+"""
+
+
+def simulate(script: str, tmp_path: Path, settings: dict[str, Any] | None = None) -> None:
+    (tmp_path / "script.py").write_text(script)
+    environment = {
+        **os.environ,
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_HOME": str(tmp_path / "flwr"),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "script.py", json.dumps(settings or {})],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_the_simulation_ends_with_the_same_bits(federation: Federation, tmp_path: Path) -> None:
+    settings = {"policy": "pipecycle", "clients": 4, "slots": 40, "session": 4, "harvest": "bernoulli:0.8",
+                "initial": 4.0, "evaluate-every": 20}  # fmt: skip
+    simulate(OURS, tmp_path, {**settings, "out": str(tmp_path / "simulated")})
+    local = federation(None, **settings, out=str(tmp_path / "local"))
+    assert local.schedule.ancestry.events > 3
+    for name in ("model.safetensors", "schedule.npz", "metrics.csv"):
+        assert (tmp_path / "simulated" / name).read_bytes() == (tmp_path / "local" / name).read_bytes(), name
+
+
+def test_anybodys_client_app_is_scheduled_by_our_policies(tmp_path: Path) -> None:
+    """The documents' own example, which knows nothing of batteries, slots or policies."""
+    from pipecycle.deploy.journal import read_trace
+    from pipecycle.energy import UNIT
+
+    page = (Path(__file__).parents[3] / "docs/clientapp.md").read_text()
+    (block,) = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    simulate(block, tmp_path)
+    events = read_trace(tmp_path / "middle/trace.jsonl")
+    replies = [one for one in events if one["event"] == "reply"]
+    losses = [one["loss"] for one in events if one["event"] == "evaluation"]
+    assert len(replies) > 10
+    assert losses[-1] < losses[0] / 5
+    last: dict[int, list[int]] = {}
+    for one in replies:
+        at, harvested, overflowed, spent, capacity = one["report"]
+        assert 0 <= harvested - overflowed - spent <= capacity
+        last[one["client"]] = [at, spent]
+    for client, (_, spent) in last.items():
+        sessions = sum(one["client"] == client for one in replies)
+        assert spent == sessions * 6 * UNIT

@@ -1,0 +1,110 @@
+"""What keeps a long run going: versions that nobody needs are dropped, nodes may lose everything and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Message
+
+from pipecycle.deploy.memory import held
+from pipecycle.energy import UNIT
+from pipecycle.policies import REGISTRY, FedAvg
+from pipecycle.schedule import Status
+
+pytestmark = pytest.mark.flower
+Federation = Callable[..., SimpleNamespace]
+
+
+@pytest.mark.parametrize("policy", REGISTRY)
+def test_only_versions_in_use_are_kept(federation: Federation, tmp_path: Path, policy: str) -> None:
+    """Small numbers may stay because they also stand for something else in the policy; the rest must go."""
+    live = federation(policy=policy, clients=4, slots=200, session=3, out=str(tmp_path), evaluate_every=200)
+    kept = {int(path.stem.partition("-")[2]) for path in tmp_path.glob("checkpoint/version-*")}
+    assert {0, live.driver.lineage.published} <= kept
+    late = [version for version in kept if version > 40]
+    assert len(late) <= 4 + 4 + 2
+    assert len(kept) <= 50
+
+
+def test_a_users_own_policy_may_keep_versions_where_nobody_looks(federation: Federation) -> None:
+    class Own(FedAvg):
+        pass
+
+    live = federation(policy="pipecycle", slots=20)
+    assert held(Own()) is None
+    assert held(live.driver.policy) is not None
+    assert {version for _, version in live.driver.policy.hubs} <= (held(live.driver.policy) or set())
+
+
+def test_a_node_without_a_ledger_comes_back_with_another(federation: Federation) -> None:
+    live = federation(policy="fedavg", clients=3, slots=120, initial=9.0, run_it=False)
+    grid, seen = live.grid, list[int]()
+
+    def fault(client: int, message: Message, now: float) -> str | None:
+        slot = message.content["pipecycle"]["slot"]
+        if slot > 40 and not seen:
+            seen.append(slot)
+            grid.stop(2)
+            return "refuse" if client == 2 else None
+        if slot > 60 and 2 not in grid.ids:
+            grid.start(2)
+        return None
+
+    grid.fault = fault
+    schedule = live.driver.run()
+    late = (schedule.sessions.client == 2) & (schedule.sessions.start > 60)
+    assert (schedule.sessions.status[late] == Status.USED).any()
+    assert not live.driver.refused
+    energy = schedule.energy
+    assert energy.stored[-1] == energy.level.sum()
+    assert (energy.level >= 0).all()
+    spent = schedule.sessions.spent[schedule.sessions.client == 2]
+    assert set((spent // UNIT).tolist()) <= {0, 1, 2, 3, 4, 5, 6}
+
+
+def test_nodes_that_hold_less_than_the_run_allows(federation: Federation) -> None:
+    """Client 0 can never hold a session: it is asked now and then, declines, and holds nobody up."""
+    nodes: list[dict[str, Any]] = [{"partition-id": client} for client in range(3)]
+    nodes[0]["capacity"] = 3.0
+    live = federation(nodes=nodes, clients=3, policy="fedavg", slots=100, capacity=50.0)
+    assert live.driver.fleet.capacity.tolist() == [3 * UNIT, 50 * UNIT, 50 * UNIT]
+    assert live.schedule.participation()[0] == 0
+    assert live.schedule.participation()[1] > 10
+    assert max(row[0] for row in live.driver.levels) <= 3 * UNIT
+
+
+def test_keys_that_are_not_ours_are_the_users_own() -> None:
+    from flwr.app import Context, RecordDict
+
+    from pipecycle.deploy import RunSettings
+    from pipecycle.deploy.session import settings_of
+    from pipecycle.errors import InputError
+
+    context = Context(1, 1, {}, RecordDict(), {"local-epochs": 3, "slots": 7})
+    assert settings_of(context, strict=False).slots == 7
+    with pytest.raises(InputError, match="local-epochs"):
+        settings_of(context)
+    assert settings_of(Context(1, 1, {}, RecordDict(), {}), RunSettings(slots=9)).slots == 9
+
+
+def test_levels_never_below_zero_with_a_forecast_that_is_far_off(federation: Federation) -> None:
+    for forecast, truth in (
+        ("always", "bernoulli:0.1"),
+        ("bernoulli:0.1", "always"),
+        ("markov:0.5,9", "bernoulli:0.3"),
+    ):
+        nodes = [{"partition-id": client, "harvest": truth} for client in range(4)]
+        live = federation(nodes=nodes, clients=4, policy="fedbacys", harvest=forecast, slots=150, initial=6.0)
+        levels = np.array(live.driver.levels)
+        assert levels.min() >= 0
+        energy = live.schedule.energy
+        assert (energy.harvested == energy.spent + energy.stored + energy.overflowed).all()
+        assert (np.diff(energy.spent) >= 0).all()

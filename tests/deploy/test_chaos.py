@@ -1,0 +1,188 @@
+"""Nodes lose power, fall asleep and come back; then the server dies and goes on.  `make flower-chaos`, minutes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+pytest.importorskip("psutil")
+pytestmark = [pytest.mark.flower, pytest.mark.chaos]
+
+from pipecycle import Schedule  # noqa: E402
+from pipecycle.deploy import RunSettings  # noqa: E402
+from pipecycle.deploy.federation import Federation  # noqa: E402
+from pipecycle.deploy.init import write_app  # noqa: E402
+from pipecycle.deploy.keeper import family  # noqa: E402
+from pipecycle.deploy.table import Tail, View  # noqa: E402
+from pipecycle.energy import UNIT  # noqa: E402
+from pipecycle.report.records import load  # noqa: E402
+from pipecycle.specs import parse_harvest  # noqa: E402
+
+NODES, SESSION = 6, 12
+SETTINGS = {
+    "clients": NODES,
+    "policy-settings": '{"groups": 2, "group_size": 2}',
+    "clock": "wall",
+    "slot-seconds": 1.0,
+    "slots": 150,
+    "session": SESSION,
+    "slack": 10,
+    "deadline": 40.0,
+    "initial": 40.0,
+    "lr": 0.2,
+    "harvest": "bernoulli:0.5",
+    "evaluate-every": 10,
+}
+
+
+class Scene:
+    """A federation, its trace, and the patience to wait for something to happen in it."""
+
+    def __init__(self, home: Path, federation: Federation) -> None:
+        self.home, self.federation = home, federation
+        self.tail = Tail(home / "run" / "trace.jsonl")
+
+    def start(self, node: int) -> None:
+        ledger = self.home / "nodes" / f"{node}.json"
+        self.federation.start_node(node, {"partition-id": node, "ledger": str(ledger), "pace": 0.3})
+
+    def wait(self, condition: Callable[[View], object], seconds: float, what: str) -> View:
+        end = time.monotonic() + seconds
+        while not condition(view := self.tail.read()):
+            self.federation.watch()
+            assert view.ended is None, f"the run ended before {what}"
+            assert time.monotonic() < end, f"{what} did not happen: {view.line()}"
+            time.sleep(0.3)
+        return view
+
+    def at_work(self, node: int) -> bool:
+        """Whether it is in mid-training: the session is charged in its ledger, and not yet answered."""
+        try:
+            return bool(self.account(node)["open"])
+        except FileNotFoundError:
+            return False
+
+    def trace(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.tail.path.read_text().splitlines()]
+
+    def account(self, node: int) -> dict[str, Any]:
+        account: dict[str, Any] = json.loads((self.home / "nodes" / f"{node}.json").read_text())
+        return account
+
+
+def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "out": str(tmp_path / "run")}
+    write_app(tmp_path / "app", RunSettings())
+    with Federation(tmp_path / "federation", tls=True) as federation:
+        scene = Scene(tmp_path, federation)
+        for node in range(NODES):
+            scene.start(node)
+        federation.submit(tmp_path / "app", settings)
+        scene.wait(lambda view: view.aggregations, 120, "a first aggregation")
+
+        # A third of the nodes lose power, in mid-training.
+        killed: list[int] = []
+        while len(killed) < NODES // 3:
+            caught: list[int] = []
+
+            def look(view: View, caught: list[int] = caught) -> bool:
+                members = [node for group in view.groups for node in group if node not in killed]
+                caught[:] = [node for node in members if scene.at_work(node)]
+                return bool(caught)
+
+            scene.wait(look, 90, "training")
+            node = caught[0]
+            federation.kill_node(node)
+            killed.append(node)
+        asleep = next(node for node in range(NODES) if node not in killed)
+        sleepers = family(federation.nodes[asleep].pid)
+        for one in sleepers:
+            one.suspend()
+        slept = time.monotonic()
+
+        # One comes back; those who are left go on meanwhile.
+        before = scene.tail.read().aggregations
+        scene.start(killed[0])
+        scene.wait(lambda view: view.aggregations > before, 90, "an aggregation without the dead")
+        while time.monotonic() - slept < 20:
+            time.sleep(0.2)
+        for one in sleepers:
+            if one.is_running():
+                one.resume()
+        before = scene.tail.read().aggregations
+        scene.wait(lambda view: view.aggregations > before, 90, "an aggregation with the sleeper awake")
+
+        # The server dies with a group in flight.
+        view = scene.wait(lambda view: view.groups, 60, "a group in flight")
+        reached, served = view.slot, view.version
+        federation.kill_link()
+        until_then = scene.trace()
+        assert view.ended is None
+        time.sleep(2)
+        federation.start_link()
+        for node, process in federation.nodes.items():  # whoever has given up is started again, as a service would be
+            if node != killed[1] and process.poll() is not None:
+                scene.start(node)
+        federation.submit(tmp_path / "app", {**settings, "resume": True})
+        end = time.monotonic() + 200
+        while (view := scene.tail.read()).ended is None:
+            federation.watch()
+            assert time.monotonic() < end, view.line()
+            time.sleep(0.5)
+        verdict = ("", "")
+        while not verdict[0].startswith("finished"):
+            verdict = federation.verdict()
+        assert verdict[0] == "finished:completed", verdict
+
+    trace = scene.trace()
+    resumed = next(event for event in trace if event["event"] == "resume")
+    assert resumed["slot"] <= (reached or 0)
+    assert view.version > served
+    assert any(event["event"] == "reply" and event["slot"] > resumed["slot"] for event in trace)
+    lost = {event["client"] for event in trace if event["event"] in ("lost", "away")}
+    assert killed[1] in lost, trace
+    back = [event for event in trace if event["event"] == "roll-call" and event["client"] == killed[0]]
+    assert len(back) >= 2, "the restarted node was not heard of again"
+
+    evaluations = [event["accuracy"] for event in trace if event["event"] == "evaluation"]
+    assert evaluations[-1] >= 40.0, evaluations
+    assert evaluations[-1] > evaluations[0]
+
+    # Every battery: what the weather gave, to the quantum, is what was spent and what is stored; no session was paid
+    # twice, none that was reported was not paid.
+    weather = parse_harvest("bernoulli:0.5").weather(NODES, 0).block(1000)
+    forgotten = [event for event in until_then if event["slot"] > resumed["slot"]]  # after the last checkpoint
+    launches = [event for event in [*trace, *forgotten] if event["event"] == "launch"]
+    agreed = 0
+    for node in range(NODES):
+        account = scene.account(node)
+        assert account["harvested"] == int(weather[: account["slot"] + 1, node].sum()) + 40 * UNIT
+        assert account["overflowed"] == 0
+        assert account["harvested"] >= account["training"] + account["uploads"]
+        launched = sum(event["clients"].count(node) for event in launches)
+        mine = [event for event in trace if event.get("client") == node]
+        replies = len({event["session"] for event in mine if event["event"] == "reply"})
+        reported, rest = divmod(account["uploads"], UNIT)
+        assert rest == 0
+        broken = account["broken"] + bool(account["open"])
+        assert replies <= reported <= reported + broken <= launched
+        stopped = sum("deadline" in event.get("why", "") for event in mine)
+        paid = account["training"] - SESSION * UNIT * (reported + broken)
+        assert 0 <= paid <= SESSION * UNIT * stopped
+        at, harvested, overflowed, spent, _ = trace[-1]["ledgers"][str(node)]
+        if at == account["slot"]:
+            agreed += 1
+            assert (harvested, overflowed, spent) == (account["harvested"], 0, account["training"] + account["uploads"])
+    assert agreed >= NODES // 2
+    assert all(scene.account(node)["broken"] or scene.account(node)["open"] for node in killed)
+
+    (record,) = load([tmp_path / "run"])
+    assert record is not None
+    schedule = Schedule.load(tmp_path / "run" / "schedule.npz")
+    assert schedule.slots == SETTINGS["slots"]

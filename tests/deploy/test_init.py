@@ -1,0 +1,126 @@
+"""The app that `pipecycle deploy init` writes; none of this needs Flower."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from attrs import define
+
+from pipecycle.deploy.init import annotated, read_app, sentences, write_app
+from pipecycle.deploy.settings import NodeSettings, RunSettings
+from pipecycle.errors import InputError
+
+
+@define
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def deploy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """The command, within this process."""
+    with warnings.catch_warnings():  # the older typer that Flower asks for uses what click is going to remove
+        warnings.simplefilter("ignore")
+        from pipecycle.cli import main
+
+    def call(*arguments: str, cwd: Path) -> Done:
+        monkeypatch.chdir(cwd)
+        monkeypatch.setattr(sys, "argv", ["pipecycle", "deploy", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return Done(int(left.value.code or 0), *capsys.readouterr())
+
+    return call
+
+
+def test_an_app_says_what_it_was_made_from(tmp_path: Path) -> None:
+    settings = RunSettings.of({"policy": "fedavg", "policy-settings": '{"epoch": 40}', "lr": 0.1, "clients": 7})
+    files = write_app(tmp_path / "My Forest!", settings)
+    assert read_app(tmp_path / "My Forest!") == settings
+    project = tomllib.loads(files[0].read_text())
+    assert project["project"]["name"] == "my-forest"
+    for component in project["tool"]["flwr"]["app"]["components"].values():
+        module, _, name = component.partition(":")
+        source = (tmp_path / "My Forest!" / f"{module.replace('.', '/')}.py").read_text()
+        assert f"{name} = {module.partition('.')[2]}()" in source
+
+
+def test_every_setting_has_a_sentence() -> None:
+    for kind in (RunSettings, NodeSettings):
+        about = sentences(kind)
+        assert [key.replace("_", "-") for key in about] == list(kind().flat())
+        assert all(text.endswith(".") for text in about.values()), about
+    assert tomllib.loads(annotated(RunSettings())) == RunSettings().flat()
+
+
+def test_an_app_is_never_written_over(tmp_path: Path) -> None:
+    write_app(tmp_path, RunSettings())
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="has an app already"):
+        write_app(tmp_path, RunSettings(lr=0.5))
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", ["json", "pipecycle", "class", "7up"])
+def test_a_package_hides_nobody(tmp_path: Path, name: str) -> None:
+    files = write_app(tmp_path / name, RunSettings())
+    assert (tmp_path / name / f"app_{name}" / "server_app.py") in files
+
+
+def test_own_modules_travel_with_the_app(tmp_path: Path, deploy: Callable[..., Done]) -> None:
+    (tmp_path / "mine.py").write_text(
+        "class Lazy:\n    name = 'lazy'\n    grouping = 'launch'\n    def setup(self, world): ...\n"
+        "    def decide(self, slot): ...\n    def collect(self, slot, done, lost): ...\n"
+    )
+    done = deploy("init", "app", "--policy", "mine:Lazy", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "app" / "mine.py").read_text() == (tmp_path / "mine.py").read_text()
+    assert "app/mine.py" in json.loads(done.stdout)["files"]
+    included = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["fab-include"]
+    assert "mine.py" in included
+    elsewhere = deploy("init", "again", "--policy", "mine:Nobody", cwd=tmp_path)
+    assert elsewhere.returncode == 2
+    assert "has no 'Nobody'" in elsewhere.stderr
+    assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--policy", "fedavgg"], "did you mean 'fedavg'?"),
+        (["--model", "lent"], "did you mean 'lenet'?"),
+        (["--data", "none.npz"], "--data none.npz: there is no such file"),
+        (["--set", "slots=-3"], "slots = -3: needs at least 1 slot"),
+        (["--set", "clock=sundial"], "clock = sundial: needs one of logical, wall"),
+        (["--set", "grups=2"], "--set grups=2: is no setting of the run or of pipecycle"),
+        (["--harvest", "moon"], "harvest 'moon': needs"),
+        (["--nodes", "0"], "'--nodes'"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_no_file(
+    tmp_path: Path, deploy: Callable[..., Done], arguments: list[str], sentence: str
+) -> None:
+    done = deploy("init", "app", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_without_an_app(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no app"):
+        read_app(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    with pytest.raises(InputError, match="describes no Flower app"):
+        read_app(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app.components]\n[tool.flwr.app.config]\nslotz = 3\n")
+    with pytest.raises(InputError, match="did you mean 'slots'"):
+        read_app(tmp_path)

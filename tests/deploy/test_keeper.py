@@ -1,0 +1,93 @@
+"""Families of real processes: found, ended, and ended even if nobody is left to do it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+psutil = pytest.importorskip("psutil")
+pytestmark = pytest.mark.flower
+
+from pipecycle.deploy.keeper import Kin, family, kill_family  # noqa: E402
+
+# A parent whose child has a session of its own and starts a grandchild: nobody hears a signal to the group.
+PARENT = """
+import subprocess, sys, time
+child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', sys.argv[1]]); time.sleep(100)"
+grandchild = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)"
+subprocess.Popen([sys.executable, "-c", child, grandchild], start_new_session=True)
+time.sleep(100)
+"""
+
+
+def start() -> subprocess.Popen[bytes]:
+    process = subprocess.Popen([sys.executable, "-c", PARENT])
+    wait(lambda: len(family(process.pid)) == 3)
+    time.sleep(0.3)  # until the grandchild ignores signals
+    return process
+
+
+def wait(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def living(members: list[psutil.Process]) -> list[psutil.Process]:
+    return [one for one in members if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_the_whole_family_ends_also_after_its_parent() -> None:
+    process = start()
+    members = family(process.pid)
+    kin = Kin(os.getpid(), hired={process.pid})
+    assert set(members) <= kin.look()
+    process.kill()
+    process.wait()
+    assert len(living(members)) == 2
+    kin.end(grace=0.5)
+    assert living(members) == []
+
+
+def test_a_suspended_process_ends_too() -> None:
+    process = start()
+    members = family(process.pid)
+    for one in members:
+        one.suspend()
+    kin = Kin(os.getpid(), hired={process.pid})
+    kin.end(grace=1.0)
+    assert living(members) == []
+    process.wait()
+
+
+def test_power_off() -> None:
+    process = start()
+    members = family(process.pid)
+    kill_family(process.pid)
+    process.wait()
+    wait(lambda: living(members) == [])
+
+
+def test_the_keeper_acts_when_its_master_is_killed(tmp_path: Path) -> None:
+    master = f"""
+import os, subprocess, sys, time
+from pipecycle.deploy.keeper import start_keeper
+start_keeper(os.getpid())
+subprocess.Popen([sys.executable, "-c", {PARENT!r}])
+time.sleep(100)
+"""
+    process = subprocess.Popen([sys.executable, "-c", master])
+    wait(lambda: len(family(process.pid)) == 5)
+    time.sleep(1.5)  # the keeper looks twice a second
+    members = family(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    wait(lambda: living(members) == [])

@@ -1,0 +1,117 @@
+"""`pipecycle deploy up` as a user runs it: interrupted, killed, failed, resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+pytest.importorskip("psutil")
+pytestmark = pytest.mark.flower
+
+from safetensors.numpy import load_file  # noqa: E402
+
+from pipecycle.deploy.keeper import Kin  # noqa: E402
+from pipecycle.deploy.table import Tail  # noqa: E402
+
+from .shared import BITS, in_process, same, until  # noqa: E402
+
+Up = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    """The command in the test's folder; whatever becomes of the test, it does not stay."""
+    started = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "pipecycle", "deploy", "up", *arguments]
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def options(settings: dict[str, Any]) -> list[str]:
+    return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+
+
+def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up) -> None:
+    settings = {**BITS, "clock": "logical", "slack": 0, "slots": 8, "initial": 40.0}  # sessions may be paid twice
+    process = up("app", "--nodes", "2", "--json", *options(settings))
+    kin = Kin(process.pid)
+    tail = Tail(tmp_path / "app" / "run" / "trace.jsonl")
+
+    def first_update() -> bool:
+        kin.look()
+        return tail.read().aggregations > 0 or process.poll() is not None
+
+    until(lambda: tail.read().groups or process.poll() is not None, 180)
+    status = [sys.executable, "-m", "pipecycle", "deploy", "status", "app", "--json"]
+    told = json.loads(subprocess.run(status, cwd=tmp_path, check=True, capture_output=True, text=True).stdout)
+    assert told["running"]["pid"] == process.pid
+    assert told["nodes"]["0"]["doing"] == "training"
+    until(first_update, 180)
+    assert process.poll() is None
+    assert tail.view.ended is None
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130, said
+    assert "--resume` goes on" in said
+    assert kin.look() == set()
+    assert not (tmp_path / "app" / "federation" / "running.json").exists()
+
+    again = up("app", "--resume", "--json")
+    answer, said = again.communicate(timeout=240)
+    assert again.returncode == 0, said
+    assert json.loads(answer)["verdict"] == "finished:completed"
+    live = load_file(tmp_path / "app" / "run" / "model.safetensors")
+    assert same(live, in_process(tmp_path / "local", {**settings, "clients": 2}))
+    report = ["report", "app/run", "--out", "report.html"]
+    subprocess.run([sys.executable, "-m", "pipecycle", *report], cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "report.html").stat().st_size > 100_000
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_nobody_outlives_the_command(tmp_path: Path, up: Up, how: signal.Signals) -> None:
+    process = up("app", "--nodes", "2")
+    kin = Kin(process.pid)
+    noted = tmp_path / "app" / "federation" / "running.json"
+    until(lambda: noted.exists() and len(json.loads(noted.read_text())["nodes"]) == 2, 60)
+    until(lambda: len(kin.look()) >= 6, 60)  # keeper, SuperLink, nodes and their SuperExecs
+    time.sleep(2)  # the keeper has seen them too
+    os.kill(process.pid, how)
+    process.communicate(timeout=30)
+    if how == signal.SIGKILL:  # then it is for the keeper to do, a moment later
+        until(lambda: kin.look() == set(), 30, lambda: str(kin.known))
+    assert process.returncode == (-9 if how == signal.SIGKILL else 130)
+    assert kin.look() == set()
+
+
+def test_a_failed_run_says_why(tmp_path: Path, up: Up) -> None:
+    np.savez(tmp_path / "odd.npz", x_train=np.zeros((4, 4), np.float32), y_train=np.arange(3))
+    process = up("app", "--nodes", "1", "--data", "odd.npz")
+    kin = Kin(process.pid)
+    answer, said = process.communicate(timeout=180)
+    assert process.returncode == 1, said
+    assert "finished:failed" in answer
+    assert "odd.npz" in answer
+    assert (tmp_path / "app" / "federation" / "logs" / "serverapp.log").exists()
+    assert kin.look() == set()
