@@ -145,6 +145,8 @@ class RunSettings(_Flat):
 
     def __attrs_post_init__(self) -> None:
         self.config()  # refuses unknown policies and settings by name
+        if self.policy == "isolated":
+            raise InputError("policy = isolated: clients that train alone need no federation")
         if self.initial > self.capacity:
             raise InputError(f"initial = {self.initial:g}: needs at most the capacity of {self.capacity:g}")
         if self.resume and not self.out:

@@ -43,7 +43,7 @@ def test_a_late_server_catches_up_and_skips_nothing(federation: Federation) -> N
     assert schedule.publications.slot.tolist() == [29, 59, 89]  # no epoch was missed
 
 
-@pytest.mark.parametrize("policy", REGISTRY)
+@pytest.mark.parametrize("policy", sorted(REGISTRY.keys() - {"isolated"}))
 def test_answers_that_take_their_time(federation: Federation, policy: str) -> None:
     """Ten seconds a message where a session is meant to take four: with slack enough every policy goes on."""
     live = federation(policy=policy, clock="wall", slot_seconds=1.0, session=4, slack=10, clients=5, slots=130,
@@ -59,7 +59,7 @@ def test_answers_that_take_their_time(federation: Federation, policy: str) -> No
     assert counts["unused"] + counts["in_flight"] <= 2 * 5  # since the last server step
 
 
-@pytest.mark.parametrize("policy", REGISTRY)
+@pytest.mark.parametrize("policy", sorted(REGISTRY.keys() - {"isolated"}))
 def test_slack_too_small_delays_but_never_breaks(federation: Federation, policy: str) -> None:
     live = federation(policy=policy, clock="wall", slot_seconds=1.0, session=4, clients=5, slots=130, run_it=False)
     live.grid.latency = 10.0

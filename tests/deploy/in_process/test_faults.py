@@ -56,7 +56,7 @@ def weather(client: int, slot: int, rate: float) -> int:
 
 
 @pytest.mark.parametrize("clock", ["logical", "wall"])
-@pytest.mark.parametrize("policy", REGISTRY)
+@pytest.mark.parametrize("policy", sorted(REGISTRY.keys() - {"isolated"}))
 def test_nothing_stalls_and_energy_is_conserved(
     federation: Federation, ledgers: Ledgers, tmp_path: Path, policy: str, clock: str
 ) -> None:

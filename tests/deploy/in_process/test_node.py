@@ -291,6 +291,7 @@ def test_forecasts(tmp_path: Path) -> None:
     [
         ("polici", "x", "did you mean 'policy'"),
         ("policy", "nobody", "unknown"),
+        ("policy", "isolated", "need no federation"),
         ("policy-settings", "[1]", "JSON object"),
         ("policy-settings", '{"grups": 2}', "did you mean 'groups'"),
         ("clock", "sundial", "logical, wall"),

@@ -79,7 +79,9 @@ def same(one: SimpleNamespace, other: SimpleNamespace) -> None:
     assert repr(one.driver.learning.history.rows) == repr(other.driver.learning.history.rows)
 
 
-@pytest.mark.parametrize("policy", [name for name in REGISTRY if name not in ("pipecycle+", "fedbacys-odd")])
+@pytest.mark.parametrize(
+    "policy", [name for name in REGISTRY if name not in ("pipecycle+", "fedbacys-odd", "isolated")]
+)
 def test_a_killed_server_goes_on_to_the_same_end(
     federation: Federation, ledgers: Ledgers, tmp_path: Path, policy: str
 ) -> None:

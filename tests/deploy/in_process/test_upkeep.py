@@ -23,7 +23,7 @@ pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]
 
 
-@pytest.mark.parametrize("policy", REGISTRY)
+@pytest.mark.parametrize("policy", sorted(REGISTRY.keys() - {"isolated"}))
 def test_only_versions_in_use_are_kept(federation: Federation, tmp_path: Path, policy: str) -> None:
     """Small numbers may stay because they also stand for something else in the policy; the rest must go."""
     live = federation(policy=policy, clients=4, slots=200, session=3, out=str(tmp_path), evaluate_every=200)
