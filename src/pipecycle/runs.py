@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
@@ -22,7 +22,7 @@ from pipecycle.config import Config
 from pipecycle.data import Task, load, load_split
 from pipecycle.errors import InputError
 from pipecycle.files import reason, write
-from pipecycle.plan import plan
+from pipecycle.plan import Run
 from pipecycle.registry import build, parameters, policy_class
 from pipecycle.schedule import Schedule
 from pipecycle.specs import parse_harvest
@@ -103,13 +103,16 @@ def planning_needs(config: Config, learnt: Problem) -> tuple[dict[str, Any], int
     return settings, len(learnt.split), None if (used == used[0]).all() else used
 
 
-def plan_of(config: Config, settings: dict[str, Any], clients: int, samples: Ints | None) -> Schedule:
-    """The schedule of a configuration; needs neither data nor torch, so that other processes can do it."""
+def planning(
+    config: Config, settings: Mapping[str, Any] | None = None, clients: int | None = None, samples: Ints | None = None
+) -> Run:
+    """The planning of a configuration, to be watched step by step; it needs neither data nor torch.  What is given
+    besides wins over what the configuration says."""
     world = config.world
-    return plan(
-        build(config.policy, settings),
+    return Run(
+        build(config.policy, config.settings if settings is None else settings),
         parse_harvest(world.harvest),
-        clients,
+        world.clients if clients is None else clients,
         world.slots,
         session=world.session,
         budget=world.budget,
@@ -118,6 +121,14 @@ def plan_of(config: Config, settings: dict[str, Any], clients: int, samples: Int
         initial=world.initial,
         samples=samples,
     )
+
+
+def plan_of(config: Config, settings: Mapping[str, Any], clients: int, samples: Ints | None) -> Schedule:
+    """The schedule of a configuration; other processes can do it."""
+    run = planning(config, settings, clients, samples)
+    for _ in run.steps():
+        pass
+    return run.schedule()
 
 
 @contextmanager

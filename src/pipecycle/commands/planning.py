@@ -28,10 +28,9 @@ from pipecycle.commands.shared import (
 from pipecycle.config import Config
 from pipecycle.errors import InputError
 from pipecycle.picture import pipeline
-from pipecycle.plan import Run
-from pipecycle.registry import build, parameters
+from pipecycle.registry import parameters
+from pipecycle.runs import planning
 from pipecycle.schedule import Schedule
-from pipecycle.specs import parse_harvest
 from pipecycle.summary import number, sentences, summarise, warnings
 
 
@@ -68,20 +67,9 @@ def plan(
         "world.trial": trial,
     }
     chosen = configured(Config(), config, policy, given, set_)
-    world = chosen.world
-    run = Run(
-        build(chosen.policy, chosen.settings),
-        parse_harvest(world.harvest),
-        world.clients,
-        world.slots,
-        session=world.session,
-        budget=world.budget,
-        trial=world.trial,
-        capacity=world.capacity,
-        initial=world.initial,
-    )
+    run = planning(chosen)
     with progress() as bar:
-        for _ in bar.track(run.steps(), total=world.slots, description=f"planning {chosen.policy}"):
+        for _ in bar.track(run.steps(), total=chosen.world.slots, description=f"planning {chosen.policy}"):
             pass
     schedule = run.schedule()
     if out is not None:

@@ -17,9 +17,9 @@ from pipecycle.config import Config
 from pipecycle.energy import units
 from pipecycle.errors import InputError
 from pipecycle.harvest import Bernoulli
-from pipecycle.plan import Run
-from pipecycle.registry import build, parameters, policy_class
+from pipecycle.registry import parameters, policy_class
 from pipecycle.report.tables import paired
+from pipecycle.runs import planning
 from pipecycle.schedule import Schedule
 from pipecycle.specs import parse_harvest
 from pipecycle.theory import rates
@@ -92,18 +92,7 @@ def plan_at(config: Config, groups: int, tick: Callable[[], None] = lambda: None
     """Plan a configuration with that many groups; `tick` is called after every slot."""
     if "groups" not in parameters(policy_class(config.policy)):
         raise InputError(f"{config.policy} has no groups: the theory is about schedulers that have")
-    world = config.world
-    run = Run(
-        build(config.policy, {**config.settings, "groups": groups}),
-        parse_harvest(world.harvest),
-        world.clients,
-        world.slots,
-        session=world.session,
-        budget=world.budget,
-        trial=world.trial,
-        capacity=world.capacity,
-        initial=world.initial,
-    )
+    run = planning(config, {**config.settings, "groups": groups})
     for _ in run.steps():
         tick()
     return planned(run.schedule(), config)
