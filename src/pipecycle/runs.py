@@ -316,6 +316,7 @@ def result(job: Job) -> dict[str, Any]:
         "trial": job.schedule.trial,
         "ended": job.history.ended,
         "parameters": job.problem.size,
+        "test_samples": len(job.problem.split.test),
         "steps": job.steps_done,
         "aggregations": job.schedule.ancestry.events,
         "plan": summarise(job.schedule),

@@ -178,7 +178,8 @@ def collect(folders: Sequence[RunFolder]) -> pandas.DataFrame:
             frame = pandas.read_csv(folder.path / "metrics.csv")
             result, config = folder.result(), folder.config
             about = {"run": folder.path.name, "identity": config.identity(), "ended": result["ended"]}
-            about |= {"steps": result["steps"], **flat(config), **plan_columns(result.get("plan", {}))}
+            about |= {"steps": result["steps"], "test_samples": result.get("test_samples"), **flat(config)}
+            about |= plan_columns(result.get("plan", {}))
             head = pandas.DataFrame({key: [value] * len(frame) for key, value in about.items()})
             frames.append(pandas.concat([head, frame], axis=1).dropna(axis=1, how="all"))
     return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()

@@ -69,6 +69,10 @@ def ancestry(more: int) -> Study:
     return world(only(1000, 2000), plan=lambda groups, delta: {"ancestry_max": (groups or 0) + more})
 
 
+def depth(deepest: int) -> Study:
+    return world(only(1000, 2000), plan=lambda groups, delta: {"chains.depth_max": deepest, "slots": 1019})
+
+
 def isolated(accuracy: float) -> Study:
     cells = {
         ("isolated", (), "bernoulli:0.5", alpha, None, None): Cell({0: run(100, accuracy + 5)}) for alpha in (None, 0.1)
@@ -99,6 +103,7 @@ CASES: list[tuple[Callable[[Study], Finding], Study, Study]] = [
     (claims.slower_when_scarce, world(only(3000, 500)), world(only(500, 4000))),
     (claims.more_groups_start_faster, world(by_groups(3000, 2000, 1000)), world(by_groups(1000, 2000, 3000))),
     (claims.lag_is_bounded, ancestry(0), ancestry(1)),
+    (claims.depth_is_bounded, depth(50), depth(51)),
     (claims.events_grow_with_groups, events(1.0), events(0.5)),
     (claims.events_stop_growing, events(0.0), events(0.5)),
     (claims.relay_is_what_helps, relayless(11.0), relayless(40.0)),
@@ -114,8 +119,10 @@ def test_both_ways_and_with_nothing(claim, good: Study, bad: Study) -> None:
 
 def test_every_claim_about_histories_is_tested_here() -> None:
     used = {claim.history for claim in CLAIMS if claim.history is not None}
-    assert used == {case[0] for case in CASES} | {claims.optimum_ignores_delta}
+    fixed = {claims.optimum_ignores_delta, claims.direction_of_the_analysis}
+    assert used == {case[0] for case in CASES} | fixed
     assert claims.optimum_ignores_delta(Study({}, {}, {}, {}, 0)).words == "holds"
+    assert claims.direction_of_the_analysis(Study({}, {}, {}, {}, 0)).figure == "G* with L = 1: 0.999999"
 
 
 def test_a_missing_cell_leaves_a_claim_open() -> None:

@@ -87,6 +87,15 @@ def test_results_that_disagree_are_refused(home: Path) -> None:
     assert "two of the results disagree about it" in refused.stderr
 
 
+def test_a_run_that_diverged_at_once_merges_with_itself(home: Path) -> None:
+    (home / "wild.toml").write_text(SMALL + "[base.train]\nlr = 1e30\n")
+    figures("--file", "wild.toml", "--only", "policy=fedavg", "--out", "a", cwd=home)
+    before = results.load(home / "a" / "results.parquet").frame
+    assert set(before["ended"]) == {"diverged"}
+    figures("--out", "b", "--merge", "a/results.parquet", "--merge", "a/results.parquet", cwd=home)
+    pandas.testing.assert_frame_equal(results.load(home / "b" / "results.parquet").frame, before, check_exact=True)
+
+
 def test_a_stopped_command_goes_on_and_ends_the_same(home: Path) -> None:
     long = SMALL.replace("slots = 300", "slots = 9000").replace("slots = 450", "slots = 9000").replace("500.0", "1e9")
     (home / "long.toml").write_text(long)

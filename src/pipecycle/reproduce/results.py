@@ -90,7 +90,7 @@ def merge(parts: Iterable[Results]) -> Results:
         for identity, frame in part.frame.groupby("identity", sort=False):
             mine = frame.dropna(axis=1, how="all").reset_index(drop=True)
             known = frames.setdefault(str(identity), mine)
-            if known is not mine and not known[METRICS].equals(mine[METRICS]):
+            if known is not mine and not _metrics(known).equals(_metrics(mine)):
                 raise InputError(f"run {mine['run'].iloc[0]}: two of the results disagree about it")
     if not frames:
         return Results(pandas.DataFrame({"run": [], "identity": []}), pieces)
@@ -103,10 +103,15 @@ def merge(parts: Iterable[Results]) -> Results:
 METRICS = ["slot", "energy", "accuracy", "loss", "version", "budget"]
 
 
+def _metrics(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """What two results of the same run must agree in; a run that diverged at once has no loss at all."""
+    return frame.reindex(columns=METRICS)
+
+
 def _place(column: str) -> tuple[int, str]:
     """Columns in an order that does not depend on which run came first: run, configuration, plan, metrics."""
     kinds = ("policy", "world.", "data.", "train.", "look.", "plan.")
     for index, kind in enumerate(kinds, 1):
         if column.startswith(kind):
             return index, column
-    return (0 if column in ("run", "identity", "ended", "steps") else 9), column
+    return (0 if column in ("run", "identity", "ended", "steps", "test_samples") else 9), column

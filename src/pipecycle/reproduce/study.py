@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Kind = Literal["budget", "best", "literal", "late"]
 """Which number of a run: at the budget, the best until then, or where the paper's early stopping ends it."""
 TEST = 1_000
-"""Test samples of a trial (paper L334)."""
+"""Test samples of a trial (paper L334), where the results do not say."""
 
 
 @frozen
@@ -57,6 +57,8 @@ class Run:
     budget: Floats
     diverged: bool
     plan: Mapping[str, Any]
+    test: int = TEST
+    """Test samples."""
 
     @cached_property
     def at_budget(self) -> int:
@@ -90,10 +92,10 @@ class Run:
         """Standard error of one trial's accuracy: the drawn test samples, and how much it still moves from checkpoint
         to checkpoint at the end."""
         share = min(max(self.value() / 100, 0.0), 1.0)
-        last = self.accuracy[self.regular][-10:]
+        last = self.accuracy[: self.at_budget + 1][-11:]  # with the row at the budget, which may show another chain
         moves = len(last) > 2 and not self.diverged  # a model that guesses one class has come to rest
         wobble = float(np.std(np.diff(last))) / math.sqrt(2) if moves else 0.0
-        return math.hypot(100 * math.sqrt(share * (1 - share) / TEST), wobble)
+        return math.hypot(100 * math.sqrt(share * (1 - share) / self.test), wobble)
 
     def reaches(self, target: float) -> int | None:
         """The first row within the budget at or above an accuracy."""
@@ -119,11 +121,12 @@ class Run:
         self, axis: Literal["slot", "energy"], metric: Literal["accuracy", "clients"] = "accuracy"
     ) -> tuple[Floats, Floats]:
         """Regular checkpoints at which the metric is known; a run that diverged guesses on to the end of its plan."""
-        x, y = getattr(self, axis)[self.regular], getattr(self, metric)[self.regular]
+        rows = self.regular if axis == "slot" else np.arange(self.at_budget + 1)  # energy: up to the budget, with it
+        x, y = getattr(self, axis)[rows], getattr(self, metric)[rows]
         known = np.isfinite(y)
         if self.diverged and len(x):
             end = float(self.plan.get("slots" if axis == "slot" else "energy.spent") or x[-1])
-            guess = self.accuracy[self.regular][-1]
+            guess = self.accuracy[rows][-1]
             x, y = np.append(x[known], [x[-1], end]), np.append(y[known], [guess, guess])
         else:
             x, y = x[known], y[known]
@@ -203,6 +206,12 @@ class Study:
         """The fewest and the most trials of a cell of the tables that was run at all."""
         counts = [len(self.cells[key]) for key in self.grid.values() if key in self.cells]
         return (min(counts), max(counts)) if counts else (0, 0)
+
+    @property
+    def strangers(self) -> int:
+        """Runs of this world that are in none of the tables."""
+        known = {*self.grid.values(), *(key_of_config(one) for part in self.parts.values() for one in part)}
+        return sum(len(cell) for key, cell in self.cells.items() if key not in known)
 
     @property
     def filled(self) -> int:
@@ -345,4 +354,5 @@ def _run(history: Mapping[str, Floats], about: Mapping[str, Any]) -> Run:
         budget=history["budget"],
         diverged=bool((history["diverged"] == 1).any()),
         plan={name[5:]: _known(about, name) for name in about if name.startswith("plan.")},
+        test=int(_known(about, "test_samples") or TEST),
     )

@@ -47,16 +47,17 @@ def untestable(why: str, figure: str = "-") -> Finding:
     return Finding("cannot be tested", figure, why)
 
 
-def judge(checks: Iterable[Check | None], unit: str = " points", few: int = 4) -> Finding:
+def judge(checks: Iterable[Check | None], unit: str = " points", few: int = 4, *, widen: bool = True) -> Finding:
     """A claim holds if every comparison does; None is a comparison that the results do not allow.
 
     One that clearly fails settles the matter, even where others are missing.  Among many comparisons one goes astray
-    by chance, so that their errors are widened together (Bonferroni)."""
+    by chance, so that their errors are widened together (Bonferroni), unless an error is not one of chance but how
+    closely somebody looked."""
     every = list(checks)
     known = [one for one in every if one is not None]
     if not known:
         return untestable("nothing of it was run")
-    wider = NormalDist().inv_cdf(1 - 0.025 / len(known)) / NormalDist().inv_cdf(0.975)
+    wider = NormalDist().inv_cdf(1 - 0.025 / len(known)) / NormalDist().inv_cdf(0.975) if widen else 1.0
     known = [evolve(one, error=wider * one.error) for one in known]
     failed = [one for one in known if one.margin < -1e-9]
     clear = [one for one in failed if one.margin < -one.error - 1e-9]
