@@ -56,6 +56,8 @@ class Point:
     loss: float
     gradient2: float
     curvature: float
+    residual: float
+    """Of the eigenvalues that curvature and L are made of: there is a true one that close to each."""
     update2: float
     """||mean update of the group||^2 ..."""
     lemma_1: float | None
@@ -267,6 +269,7 @@ def _points(
                 loss=one.loss,
                 gradient2=one.gradient2,
                 curvature=one.curvature,
+                residual=one.residual,
                 update2=float(update.double().square().sum()),
                 lemma_1=bounds.lemma_1(system, known, reference[1]) if applies and event else None,
                 perturbation2=float(perturbation.double().square().sum()),
