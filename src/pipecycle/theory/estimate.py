@@ -31,7 +31,8 @@ MEMORY = 2 << 30
 VECTORS = 40
 """Hessian-vector products for a curvature, at most ..."""
 LEAST = 8
-"""... and before residuals are believed: that of a first random direction is small wherever nearly all eigenvalues agree."""
+"""... and before residuals are believed: that of a random direction is small wherever nearly all eigenvalues agree."""
+LARGEST = "largest seen"
 Step = Callable[[], None]
 
 
@@ -67,10 +68,12 @@ class Estimate:
     """A constant, with an error bar."""
 
     value: float
-    """As the assumption wants it: the largest that was seen."""
+    """What the bounds take ..."""
+    which: str
+    """... and which of the values seen that is."""
     mean: float
     error: float
-    """Of the mean; `kind` says which."""
+    """Of the mean and not of `value`; `kind` says which."""
     kind: str
 
 
@@ -117,8 +120,8 @@ def curvature(
 ) -> Curvature:
     """The largest eigenvalues of the Hessian, by Lanczos' method with Hessian-vector products.
 
-    That is a power iteration which forgets nothing: the same products H v, H^2 v, ..., kept orthogonal, of whose span
-    the best directions are taken.  The iteration alone lingers on a plateau where eigenvalues of either sign compete or
+    That is a power iteration which forgets nothing: the same H v, H^2 v, ..., kept orthogonal, and of their span (the
+    Krylov space) the best directions instead of the last.  The iteration alone lingers on a plateau where eigenvalues of either sign compete or
     where one stands out of many; it cannot be told from convergence by its size, so what stops here are residuals.
     More vectors can only raise the result."""
     x = x.detach().requires_grad_()
@@ -234,18 +237,21 @@ def look(
 
 
 def estimates(looks: Sequence[Look], squares: Floats) -> dict[str, Estimate]:
-    """The constants by the names of `Constants`; the first look is at x_0, `squares` as from `squared_weights`."""
+    """The constants by the names of `Constants`; the first look is at x_0, `squares` as from `squared_weights`.
+
+    All are the largest seen but f(x_0) - f*, which is the smallest it can be: f* is at most the lowest loss seen.  So
+    each is at most the true constant, and the bounds are too small if anything."""
     found: dict[str, Estimate] = {}
     for name, field in (("L", "smoothness"), ("sigma2", "sigma2"), ("alpha", "alpha"), ("beta", "beta")):
         pairs = np.array([getattr(one, field) for one in looks])
         error = _standard_error(pairs[:, 1])
-        kind = f"standard error of the mean over {len(looks)} models"
-        found[name] = Estimate(float(pairs[:, 0].max()), float(pairs[:, 1].mean()), error, kind)
-    kind = f"standard error of the mean over {len(squares):,} groups"
-    found["omega2"] = Estimate(float(squares.max()), float(squares.mean()), _standard_error(squares), kind)
+        kind = f"standard error over {len(looks)} model{'s' * (len(looks) > 1)}"
+        found[name] = Estimate(float(pairs[:, 0].max()), LARGEST, float(pairs[:, 1].mean()), error, kind)
+    kind = f"standard error over {len(squares):,} group{'s' * (len(squares) > 1)}"
+    found["omega2"] = Estimate(float(squares.max()), LARGEST, float(squares.mean()), _standard_error(squares), kind)
     first, least = looks[0].loss, min(one.loss for one in looks)
-    kind = f"half the way from f* = {least:.3g}, the lowest loss seen, to f* = 0, the lowest possible"
-    found["f0_gap"] = Estimate(first - least, first - least / 2, least / 2, kind)
+    which, kind = f"smallest: f* = {least:.3g}, the lowest loss seen", "half the way to f* = 0, the lowest possible"
+    found["f0_gap"] = Estimate(first - least, which, first - least / 2, least / 2, kind)
     return found
 
 
@@ -264,4 +270,4 @@ def _spread(values: Sequence[float] | Floats) -> tuple[float, float]:
 
 
 def _standard_error(values: Floats) -> float:
-    return float(np.std(values, ddof=1) / sqrt(len(values))) if len(values) > 1 else 0.0
+    return float(np.std(values, ddof=1) / sqrt(len(values))) if len(values) > 1 else nan
