@@ -121,8 +121,8 @@ def curvature(
     """The largest eigenvalues of the Hessian, by Lanczos' method with Hessian-vector products.
 
     That is a power iteration which forgets nothing: the same H v, H^2 v, ..., kept orthogonal, and of their span (the
-    Krylov space) the best directions instead of the last.  The iteration alone lingers on a plateau where eigenvalues of either sign compete or
-    where one stands out of many; it cannot be told from convergence by its size, so what stops here are residuals.
+    Krylov space) the best directions instead of the last.  The iteration alone lingers where eigenvalues of either sign
+    compete or one stands out of many, and its size does not tell that from convergence: what stops here are residuals.
     More vectors can only raise the result."""
     x = x.detach().requires_grad_()
     (slope,) = torch.autograd.grad(objective.loss(x, samples), x, create_graph=True)
