@@ -125,14 +125,45 @@ def test_measuring_a_sweep(sweep: Path, tmp_path: Path) -> None:
     assert [one["label"] for one in study["measured"]] == ["G = 1", "G = 4"]
     assert study["constants"]["assumed"] is False
     assert study["constants"]["L"] == max(one["constants"]["L"]["value"] for one in study["measured"])
+    for one in study["measured"]:
+        assert one["constants"]["L"]["which"] == "largest seen"
+        assert one["constants"]["f0_gap"]["which"].startswith("smallest: f* = ")
     assert [row["groups"] for row in study["plans"]] == [1, 2, 4, 5, 10]
     assert study["recommendation"]["source"] == "measured"
     assert study["measured"][0]["points"][-1]["perturbation2"] < 1e-6  # one chain has no others
     assert study["measured"][1]["points"][-1]["perturbation2"] > 0.1
     assert drawn.read_text().rstrip().endswith("</svg>")
     text = run("--measure", str(sweep / "4"), "--models", "2", "--groups", "4").out
-    for words in ("Measured on digits with mlp, IID", "standard error of the mean", "the lowest loss seen", "Lemma 2"):
+    constants = ("error of the mean is", "largest seen", "standard error over 2 models", "the lowest loss seen")
+    for words in ("Measured on digits with mlp, IID", *constants, "half the way to f* = 0", "Lemma 2"):
         assert words in " ".join(text.split())
+
+
+@pytest.mark.parametrize(("lr", "groups", "seen"), [(20.0, 2, "several"), (1e30, 1, "one")])
+def test_a_run_that_did_not_learn(lr: float, groups: int, seen: str, tmp_path: Path) -> None:
+    """No model is better than x_0, or there is none but x_0: no bound and no lemma, but everything else."""
+    config = Config().changed({"world.clients": 20, "world.slots": 600, "train.lr": lr, "groups": groups})
+    train_folders([RunFolder(tmp_path / "run", config)], device="cpu")
+    drawn = tmp_path / "theory.svg"
+    (study,) = studies("--measure", str(tmp_path / "run"), "--models", "3", "--figure", str(drawn))
+    (one,) = study["measured"]
+    assert (len(one["points"]) == 1) == (seen == "one")
+    assert one["blew_up"] is True
+    assert study["constants"]["f0_gap"] == 0
+    for row in study["bounds"]:
+        assert (row["best_step"], row["at_best_step"]) == (None, None)
+        assert row["as_printed"] == {"value": None, "vacuous": "f(x_0) - f* is 0 among the models seen"}
+    assert one["theorem"]["vacuous"] == "f(x_0) - f* is 0 among the models seen"
+    assert drawn.read_text().rstrip().endswith("</svg>")
+    done = run("--measure", str(tmp_path / "run"), "--models", "3")
+    assert done.code == 0, done.error
+    text = " ".join(done.out.split())
+    assert "There is no bound: f(x_0) - f* is 0 among the models seen" in text
+    assert ("Lemma 1" in text) == (seen == "several")
+    if seen == "one":
+        assert one["constants"]["L"]["error"] is None  # one model has no spread
+        assert "by 1 model " in text
+        assert " diverged " in text
 
 
 @pytest.mark.parametrize(
@@ -140,11 +171,14 @@ def test_measuring_a_sweep(sweep: Path, tmp_path: Path) -> None:
     [
         ("--groups two", "--groups two: needs whole numbers or ranges"),
         ("--groups 0,2", "at least 1 concurrent group"),
-        ("--groups 5-2", "at least 1 concurrent group"),
+        ("--groups 5-2", "--groups 5-2: the range 5-2 is empty"),
+        ("--groups 1,5-2", "the range 5-2 is empty"),
         ("--delta 0", "delta = 0"),
         ("--delta 0.1 --harvest always", "not both"),
         ("--lr -1", "gamma = -1"),
+        ("--lr 1e200", "gamma = 1e+200: needs a positive number below 1e+100"),
         ("--L 0", "L = 0.0: needs a positive number"),
+        ("--L 1e200", "L = 1e+200: needs a positive number below 1e+100"),
         ("--gap -1", "gap = -1.0: needs a positive number"),
         ("--sigma2 inf", "sigma2 = inf: needs a number of at least 0"),
         ("--policy fedavg", "fedavg has no groups"),

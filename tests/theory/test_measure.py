@@ -10,11 +10,11 @@ import torch
 
 from pipecycle import InputError
 from pipecycle.config import Config
-from pipecycle.report.records import Record, read
+from pipecycle.report.records import Metrics, Record, read
 from pipecycle.runs import RunFolder, prepare, train_folders
 from pipecycle.theory import bounds, expected_events
 from pipecycle.theory.estimate import constants
-from pipecycle.theory.measure import Measured, measure
+from pipecycle.theory.measure import Measured, blew_up, measure
 from pipecycle.theory.study import families
 from pipecycle.train.analysis import evaluate, version_recipe
 
@@ -94,6 +94,10 @@ def test_constants_make_sense_on_digits(found: Measured) -> None:
     for estimate in found.constants.values():
         assert estimate.error >= 0
         assert "over" in estimate.kind or "f*" in estimate.kind
+        assert estimate.which == "largest seen" or estimate is found.constants["f0_gap"]
+    gap = found.constants["f0_gap"]
+    assert gap.value == gap.mean - gap.error  # the smallest end
+    assert all(point.residual < 0.01 * known["L"] for point in found.points)
 
 
 def test_measuring_twice_gives_the_same(run: Record, found: Measured) -> None:
@@ -125,6 +129,28 @@ def test_a_run_that_diverges_is_measured_up_to_there(tmp_path: Path) -> None:
     found = measure(record, "run", models=6, clients=1, device="cpu")
     assert np.isfinite([point.loss for point in found.points]).all()
     assert found.blew_up
+
+
+def recorded(loss: list[float], accuracy: list[float]) -> Metrics:
+    nothing = np.zeros(len(loss))
+    return Metrics(nothing, nothing, np.array(accuracy), np.array(loss), nothing, nothing)
+
+
+@pytest.mark.parametrize(
+    ("loss", "accuracy", "training", "expected"),
+    [
+        ([2.3, 1.2, 1.9, 3.0], [10, 60, 66, 64], [2.3, 1.0, 0.1], False),  # overfits: the test loss rises, no more
+        ([2.3, 1.2, 1.9, 3.0], [10, 60, 66, 12], [2.3, 1.0, 3.1], True),
+        ([2.3, 1.2, 3.0, 0.4], [10, 69, 36, 92], [2.3, 1.0, 0.2], True),  # thrown out, and came back
+        ([2.3, 1.2, 2.2, 0.4], [10, 69, 36, 92], [2.3, 1.0, 0.2], False),  # worse, but not than it began
+        ([3.1, 2.6, 1.2, 0.4], [10, 10, 40, 80], [2.3, 2.9, 0.3], False),  # a rough first step
+        ([2.5, 3.0, 4.0], [10, 10, 10], [2.3, 2.9, 4.0], True),  # never learnt
+        ([2.3, float("nan")], [40, 10], [2.3, 1.0], True),
+        ([1.0, 0.5], [40, 80], [2.3, float("nan")], True),
+    ],
+)
+def test_what_blowing_up_is(loss: list[float], accuracy: list[float], training: list[float], expected: bool) -> None:
+    assert blew_up(recorded(loss, accuracy), training) is expected
 
 
 def test_families_and_what_cannot_be_measured(run: Record, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +27,7 @@ from pipecycle.errors import InputError
 from pipecycle.files import write
 from pipecycle.theory.plans import Planned, plan_at
 from pipecycle.theory.study import Family, Study, families, finite, largest
-from pipecycle.theory.system import Constants
+from pipecycle.theory.system import HUGE, Constants
 
 USUAL = [1, 2, 5, 10]
 
@@ -133,9 +132,9 @@ def _constants(**given: float | None) -> dict[str, float]:
     known = {name: value for name, value in given.items() if value is not None}
     for name, value in known.items():
         positive = name in ("L", "f0_gap")
-        if not 0 <= value < inf or (positive and value == 0):
-            needed = "a positive number" if positive else "a number of at least 0"
-            raise InputError(f"{'gap' if name == 'f0_gap' else name} = {value}: needs {needed}")
+        if not 0 <= value < HUGE or (positive and value == 0):
+            needed = "a positive number" if positive else "a number of at least 0 and"
+            raise InputError(f"{'gap' if name == 'f0_gap' else name} = {value}: needs {needed} below {HUGE:g}")
     return known
 
 
@@ -154,8 +153,11 @@ def _numbers(text: str) -> list[int]:
         low, dash, high = part.strip().partition("-")
         if not low.isdecimal() or (dash and not high.isdecimal()):
             raise InputError(f"--groups {text}: needs whole numbers or ranges, such as 1,2,5-8")
-        found.update(range(int(low), int(high or low) + 1))
-    if not found or min(found) < 1:
+        several = range(int(low), int(high or low) + 1)
+        if not several:
+            raise InputError(f"--groups {text}: the range {part.strip()} is empty, give the smaller number first")
+        found.update(several)
+    if min(found) < 1:
         raise InputError(f"--groups {text}: needs at least 1 concurrent group")
     return sorted(found)
 

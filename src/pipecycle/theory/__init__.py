@@ -21,6 +21,7 @@ from pipecycle.theory.bounds import (
 from pipecycle.theory.rates import (
     chain_coverage,
     contraction,
+    energy_rate,
     event_rate,
     expected_events,
     saturation,
@@ -38,6 +39,7 @@ __all__ = [
     "chain_coverage",
     "contraction",
     "corollary",
+    "energy_rate",
     "event_rate",
     "expected_events",
     "gamma_squared",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from math import sqrt
+from math import isfinite, nan, sqrt
 from typing import Protocol
 
 import numpy as np
@@ -28,6 +28,11 @@ SAMPLES = 1024
 """The global curvature is taken on this many samples at most."""
 MEMORY = 2 << 30
 """Bytes that the gradients of all clients may take."""
+VECTORS = 40
+"""Hessian-vector products for a curvature, at most ..."""
+LEAST = 8
+"""... and before residuals are believed: that of a random direction is small wherever nearly all eigenvalues agree."""
+LARGEST = "largest seen"
 Step = Callable[[], None]
 
 
@@ -63,10 +68,12 @@ class Estimate:
     """A constant, with an error bar."""
 
     value: float
-    """As the assumption wants it: the largest that was seen."""
+    """What the bounds take ..."""
+    which: str
+    """... and which of the values seen that is."""
     mean: float
     error: float
-    """Of the mean; `kind` says which."""
+    """Of the mean and not of `value`; `kind` says which."""
     kind: str
 
 
@@ -81,6 +88,8 @@ class Look:
     """Of the clients that were drawn."""
     curvature: float
     """The largest eigenvalue of the Hessian of f itself."""
+    residual: float
+    """The largest of these eigenvalues' residuals: by how much they may miss an eigenvalue."""
     sigma2: tuple[float, float]
     alpha: tuple[float, float]
     beta: tuple[float, float]
@@ -94,29 +103,55 @@ def gradient(objective: Objective, x: Tensor, samples: Tensor) -> tuple[float, T
     return float(loss.detach()), slope
 
 
+@frozen
+class Curvature:
+    """The ends of a Hessian's spectrum, from below."""
+
+    magnitude: float
+    """Of the eigenvalue that is largest in magnitude."""
+    top: float
+    """The largest eigenvalue."""
+    residual: float
+    """||H u - theta u|| of the worse of the two: there is an eigenvalue that close to what is given."""
+
+
 def curvature(
-    objective: Objective, x: Tensor, samples: Tensor, start: Tensor, *, rounds: int = 100, tolerance: float = 1e-3
-) -> tuple[float, float]:
-    """(largest magnitude, largest value) of the eigenvalues of the Hessian, by power iteration with
-    Hessian-vector products.  The magnitude rises towards the truth, so stopping early gives too little."""
+    objective: Objective, x: Tensor, samples: Tensor, start: Tensor, *, vectors: int = VECTORS, tolerance: float = 1e-3
+) -> Curvature:
+    """The largest eigenvalues of the Hessian, by Lanczos' method with Hessian-vector products.
+
+    That is a power iteration which forgets nothing: the same H v, H^2 v, ..., kept orthogonal, and of their span (the
+    Krylov space) the best directions instead of the last.  The iteration alone lingers where eigenvalues of either sign
+    compete or one stands out of many, and its size does not tell that from convergence: what stops here are residuals.
+    More vectors can only raise the result."""
     x = x.detach().requires_grad_()
     (slope,) = torch.autograd.grad(objective.loss(x, samples), x, create_graph=True)
-
-    def iterate(shift: float) -> tuple[float, float]:
-        v, before = start / start.norm(), 0.0
-        for _ in range(rounds):
-            (h,) = torch.autograd.grad(slope, x, v, retain_graph=True)
-            h = h + shift * v
-            size, along = float(h.norm()), float(h @ v)
-            if not size > 0 or abs(size - before) <= tolerance * size:
-                break
-            v, before = h / size, size
-        return size, along
-
-    magnitude, along = iterate(0.0)
-    if along >= 0:
-        return magnitude, magnitude
-    return magnitude, iterate(magnitude)[0] - magnitude
+    vectors = min(vectors, x.numel())
+    basis = torch.empty(vectors, x.numel(), dtype=x.dtype, device=x.device)
+    basis[0] = start / start.norm()
+    inner = np.zeros((vectors, vectors))
+    noise = 10 * torch.finfo(x.dtype).eps
+    for last in range(vectors):
+        (h,) = torch.autograd.grad(slope, x, basis[last], retain_graph=True)
+        inner[last, last] = float(h @ basis[last])
+        for _ in range(2):  # once leaves what rounding put back
+            h = h - basis[: last + 1].T @ (basis[: last + 1] @ h)
+        rest = float(h.norm())
+        if not (isfinite(inner[last, last]) and isfinite(rest)):
+            return Curvature(nan, nan, nan)
+        values, directions = np.linalg.eigh(inner[: last + 1, : last + 1])
+        widest = int(np.argmax(np.abs(values)))
+        found = Curvature(
+            magnitude=float(abs(values[widest])),
+            top=float(values[-1]),
+            residual=rest * float(np.abs(directions[-1, [widest, -1]]).max()),
+        )
+        settled = last >= LEAST and found.residual <= tolerance * found.magnitude
+        if settled or rest <= noise * found.magnitude or last + 1 == vectors:
+            break
+        basis[last + 1] = h / rest
+        inner[last, last + 1] = inner[last + 1, last] = rest
+    return found
 
 
 def client_gradients(objective: Objective, x: Tensor) -> tuple[Floats, Tensor]:
@@ -180,20 +215,21 @@ def look(
     start = _direction(trial, x)
     smooth, rough = [], []
     for client, mine in batches.items():
-        smooth.append(curvature(objective, x, objective.holds[client], start)[0])
+        smooth.append(curvature(objective, x, objective.holds[client], start))
         rough.append(noise(objective, x, mine, slopes[client]))
         step()
     everybody = torch.cat(list(objective.holds))
     if len(everybody) > SAMPLES:
         some = streams(trial)("theory-samples").permutation(len(everybody))[:SAMPLES]
         everybody = everybody[torch.from_numpy(some).to(x.device)]
-    top = curvature(objective, x, everybody, start)[1]
+    whole = curvature(objective, x, everybody, start)
     step()
     return Look(
         loss=float(losses.mean()),
         gradient2=float(slopes.mean(0).double().square().sum()),
-        smoothness=_spread(smooth),
-        curvature=top,
+        smoothness=_spread([one.magnitude for one in smooth]),
+        curvature=whole.top,
+        residual=max(one.residual for one in (whole, *smooth)),
         sigma2=_spread(rough),
         alpha=_spread(alpha),
         beta=_spread(beta),
@@ -201,18 +237,21 @@ def look(
 
 
 def estimates(looks: Sequence[Look], squares: Floats) -> dict[str, Estimate]:
-    """The constants by the names of `Constants`; the first look is at x_0, `squares` as from `squared_weights`."""
+    """The constants by the names of `Constants`; the first look is at x_0, `squares` as from `squared_weights`.
+
+    All are the largest seen but f(x_0) - f*, which is the smallest it can be: f* is at most the lowest loss seen.  So
+    each is at most the true constant, and the bounds are too small if anything."""
     found: dict[str, Estimate] = {}
     for name, field in (("L", "smoothness"), ("sigma2", "sigma2"), ("alpha", "alpha"), ("beta", "beta")):
         pairs = np.array([getattr(one, field) for one in looks])
         error = _standard_error(pairs[:, 1])
-        kind = f"standard error of the mean over {len(looks)} models"
-        found[name] = Estimate(float(pairs[:, 0].max()), float(pairs[:, 1].mean()), error, kind)
-    kind = f"standard error of the mean over {len(squares):,} groups"
-    found["omega2"] = Estimate(float(squares.max()), float(squares.mean()), _standard_error(squares), kind)
+        kind = f"standard error over {len(looks)} model{'s' * (len(looks) > 1)}"
+        found[name] = Estimate(float(pairs[:, 0].max()), LARGEST, float(pairs[:, 1].mean()), error, kind)
+    kind = f"standard error over {len(squares):,} group{'s' * (len(squares) > 1)}"
+    found["omega2"] = Estimate(float(squares.max()), LARGEST, float(squares.mean()), _standard_error(squares), kind)
     first, least = looks[0].loss, min(one.loss for one in looks)
-    kind = f"half the way from f* = {least:.3g}, the lowest loss seen, to f* = 0, the lowest possible"
-    found["f0_gap"] = Estimate(first - least, first - least / 2, least / 2, kind)
+    which, kind = f"smallest: f* = {least:.3g}, the lowest loss seen", "half the way to f* = 0, the lowest possible"
+    found["f0_gap"] = Estimate(first - least, which, first - least / 2, least / 2, kind)
     return found
 
 
@@ -231,4 +270,4 @@ def _spread(values: Sequence[float] | Floats) -> tuple[float, float]:
 
 
 def _standard_error(values: Floats) -> float:
-    return float(np.std(values, ddof=1) / sqrt(len(values))) if len(values) > 1 else 0.0
+    return float(np.std(values, ddof=1) / sqrt(len(values))) if len(values) > 1 else nan

@@ -72,9 +72,10 @@ def _gradient(pane: Axes, study: Study) -> None:
     here = [(row["groups"], row["as_printed"]["value"]) for row in rows if isfinite(row["as_printed"]["value"])]
     if here:
         pane.plot(*zip(*here, strict=True), "s-", color="black", ms=4, label="bound, this step size")
-    pane.plot(x, [row["at_best_step"] for row in rows], "--", color=PAPER, label="bound, best step size")
     trivial = bounds.smoothness_alone(study.constants)
-    pane.axhline(trivial, color=TRIVIAL, linestyle=":", label="smoothness alone")
+    if trivial > 0:  # else f(x_0) - f* is not known
+        pane.plot(x, [row["at_best_step"] for row in rows], "--", color=PAPER, label="bound, best step size")
+        pane.axhline(trivial, color=TRIVIAL, linestyle=":", label="smoothness alone")
     points = [(one.system.G, one.gradient2) for one in study.measured]
     if points:
         pane.plot(*zip(*points, strict=True), "o", color=MEASURED, ms=4, label="measured minimum")
@@ -122,7 +123,7 @@ def _rounds(pane: Axes, study: Study) -> None:
 
 
 def _perturbation(pane: Axes, study: Study) -> None:
-    subject = sorted((one for one in study.measured if one.applies), key=lambda one: one.system.G)
+    subject = sorted((one for one in study.measured if one.compared), key=lambda one: one.system.G)
     last = [one.points[-1] for one in subject]
     x = [one.system.G for one in subject]
     for key, stroke, point in (("as_printed", ":", "v"), ("consistent", "--", "^"), ("counted", "-", "+")):

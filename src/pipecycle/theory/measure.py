@@ -4,8 +4,8 @@ The weights of a run are not kept, so it is trained once more, to the same bits,
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import isfinite
+from collections.abc import Callable, Sequence
+from math import inf, isfinite
 from typing import Any
 
 import attrs
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pipecycle.errors import InputError
 from pipecycle.lineage import Recipe
-from pipecycle.report.records import Record
+from pipecycle.report.records import Metrics, Record
 from pipecycle.runs import prepare
 from pipecycle.schedule import Schedule
 from pipecycle.streams import Ints, streams
@@ -41,6 +41,8 @@ from pipecycle.train.sessions import steady
 
 Progress = Callable[[str, float], None]
 """What is being done, and how much of it (0 to 1)."""
+RISE, KEPT = 1.05, 0.75
+"""A loss is clearly above the initial one from here on, and accuracy is lost that is below this part of the best."""
 
 
 @frozen
@@ -56,6 +58,8 @@ class Point:
     loss: float
     gradient2: float
     curvature: float
+    residual: float
+    """Of the eigenvalues that curvature and L are made of: there is a true one that close to each."""
     update2: float
     """||mean update of the group||^2 ..."""
     lemma_1: float | None
@@ -93,12 +97,10 @@ class Measured:
     """Standard error by the number of test samples."""
     start_loss: float
     peak_loss: float
-    """The largest of the test losses that were recorded and the training losses that were measured."""
-
-    @property
-    def blew_up(self) -> bool:
-        """Whether the loss ever rose clearly above that of the initial model."""
-        return not self.peak_loss <= 1.05 * self.start_loss
+    """The largest of the test losses that were recorded and the training losses that were measured; infinite if the
+    run diverged."""
+    blew_up: bool
+    """As `blew_up` says."""
 
     @property
     def stable_curvature(self) -> float:
@@ -112,7 +114,15 @@ class Measured:
     @property
     def theorem(self) -> bounds.Bound:
         """Theorem 1 with the constants and events of this run."""
-        return bounds.theorem(self.system, constants(self.constants), self.events["measured"])
+        known = constants(self.constants)
+        if known.f0_gap == 0:
+            return bounds.Bound(inf, inf, bounds.UNLEARNT)
+        return bounds.theorem(self.system, known, self.events["measured"])
+
+    @property
+    def compared(self) -> bool:
+        """Whether there is anything to hold against the lemmas: they are about the models after x_0."""
+        return self.applies and len(self.points) > 1
 
     @property
     def gradient2(self) -> float:
@@ -184,6 +194,7 @@ def measure(
     predicted = {kind: rates.expected_events(system, kind) for kind in KINDS}
     metrics = record.metrics
     accuracy = float(metrics.accuracy[metrics.at_budget])
+    losses = [one.loss for one in looks]
     return Measured(
         label=label,
         policy=schedule.policy,
@@ -200,8 +211,21 @@ def measure(
         accuracy=accuracy,
         accuracy_error=float(np.sqrt(accuracy * (100 - accuracy) / len(learnt.split.test))),
         start_loss=looks[0].loss,
-        peak_loss=max(float(np.nanmax(metrics.loss, initial=0.0)), *(one.loss for one in looks)),
+        peak_loss=inf if record.ended == "diverged" else max(float(np.nanmax(metrics.loss, initial=0.0)), *losses),
+        blew_up=record.ended == "diverged" or blew_up(metrics, losses),
     )
+
+
+def blew_up(metrics: Metrics, losses: Sequence[float]) -> bool:
+    """Whether a run got clearly worse than it began; `losses` are training losses, x_0's first.
+
+    Either it ended there, by the training loss, or it was there on its way: a test loss above the initial one, and with
+    it a quarter of the best accuracy so far gone.  A test loss alone says nothing: where a model overfits it rises as
+    well, but accuracy stays."""
+    bar = RISE * losses[0]
+    worse = ~(metrics.loss <= bar)  # no number is worse, too
+    lost = metrics.accuracy < KEPT * np.maximum.accumulate(metrics.accuracy)
+    return not losses[-1] <= bar or bool(np.any(worse & lost))
 
 
 def _events(schedule: Schedule, slots: int, models: int) -> list[int]:
@@ -267,6 +291,7 @@ def _points(
                 loss=one.loss,
                 gradient2=one.gradient2,
                 curvature=one.curvature,
+                residual=one.residual,
                 update2=float(update.double().square().sum()),
                 lemma_1=bounds.lemma_1(system, known, reference[1]) if applies and event else None,
                 perturbation2=float(perturbation.double().square().sum()),

@@ -13,14 +13,19 @@ Kind = Literal["printed", "corrected"]
 KINDS: tuple[Kind, ...] = ("printed", "corrected")
 
 
-def event_rate(system: System, reading: Kind = "printed") -> float:
-    """Aggregations per slot: what the energy allows, or what the pipeline does, whichever is less.
+def energy_rate(system: System, reading: Kind = "printed") -> float:
+    """Aggregations per slot that the energy allows, as if the pipeline had room for all of them.
 
     The printed recharging time leaves out the session itself; `corrected` counts a whole cycle, (B + 1) / delta.
     Either assumes full groups, so scarce energy gives more and smaller groups than this."""
     B, delta = system.B, system.delta
     cycle = B + 1 - B * delta if reading == "printed" else B + 1
-    return min(system.clients * delta / (system.n_G * cycle), system.G / B)
+    return system.clients * delta / (system.n_G * cycle)
+
+
+def event_rate(system: System, reading: Kind = "printed") -> float:
+    """Aggregations per slot: what the energy allows, or what the pipeline does, whichever is less."""
+    return min(energy_rate(system, reading), system.G / system.B)
 
 
 def expected_events(system: System, reading: Kind = "printed") -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +100,9 @@ class Study:
             "zeta": bounds.zeta(system, known.L),
             "least_ratio": bounds.least_ratio(system),
         }
+        if known.f0_gap == 0:
+            silent = {"value": inf, "vacuous": bounds.UNLEARNT}
+            return row | {"as_printed": silent, "consistent": silent, "best_step": None, "at_best_step": None}
         for reading in ("as_printed", "consistent"):
             bound = bounds.corollary(system, known, reading)
             row[reading] = {"value": bound.value, "vacuous": bound.vacuous}

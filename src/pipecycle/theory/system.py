@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from math import isfinite
-
 from attrs import frozen
 
 from pipecycle.errors import InputError
 from pipecycle.policies.rotation import group_cap
+
+HUGE = 1e100
+"""Beyond this squares are no numbers any more."""
 
 
 @frozen
@@ -45,8 +46,8 @@ class System:
         for name, least in (("B", 1), ("G", 1), ("slots", 1), ("clients", 1)):
             if getattr(self, name) < least:
                 raise InputError(f"{name} = {getattr(self, name)}: needs at least {least}")
-        if not (isfinite(self.gamma) and self.gamma > 0):
-            raise InputError(f"gamma = {self.gamma}: needs a positive number")
+        if not 0 < self.gamma < HUGE:
+            raise InputError(f"gamma = {self.gamma}: needs a positive number below {HUGE:g}")
         if not 0 < self.delta <= 1:
             raise InputError(f"delta = {self.delta}: needs a charging probability above 0 and at most 1")
 

@@ -104,6 +104,9 @@ def _bounds(study: Study, console: Console) -> None:
         ("G", "holds for lr <", "and for L <", "zeta", "bound", "at its best lr", "ratio at least"),
         rows,
     )
+    if known.f0_gap == 0:
+        say(console, f"There is no bound: {bounds.UNLEARNT}, so nothing is known about f*.")
+        return
     star = bounds.optimal_groups(system, known.L)
     trivial = bounds.smoothness_alone(known)
     say(
@@ -161,22 +164,22 @@ def _chains(study: Study, console: Console) -> None:
 
 
 def _measured(study: Study, console: Console) -> None:
-    many = len(study.measured) > 1
-    one = study.measured[0]
+    first = study.measured[0]
+    many = len(first.points) > 1
     _table(
         console,
-        f"Constants of {one.label}, by {len(one.points)} models",
-        ("constant", "largest", "mean", "kind of error"),
+        f"Constants of {first.label}, by {len(first.points)} model{'s' * many}",
+        ("constant", "bounds take", "which is the", "mean ± error", "error of the mean is"),
         [
-            (NAMES[name], number(found.value), f"{number(found.mean)} ± {number(found.error, 2)}", found.kind)
-            for name, found in one.constants.items()
+            (NAMES[name], number(one.value), one.which, f"{number(one.mean)} ± {number(one.error, 2)}", one.kind)
+            for name, one in first.constants.items()
         ],
-        left="constant, kind of error",
+        left="constant, which is the, error of the mean is",
     )
-    if many:
+    if len(study.measured) > 1:
         _table(
             console,
-            "Constants of all runs, the largest seen",
+            "Constants of all runs, as the bounds take them",
             ("run", *NAMES),
             [(one.label, *(number(one.constants[name].value) for name in NAMES)) for one in study.measured],
             left="run",
@@ -198,7 +201,7 @@ def _measured(study: Study, console: Console) -> None:
         rows.append([cells[head] for head in heads])
     what = "Events and depth: measured against predicted" if study.about else "Events and depth, measured"
     _table(console, what, heads, rows, left="run")
-    subject = [one for one in study.measured if one.applies]
+    subject = [one for one in study.measured if one.compared]
     if subject:
         _lemmas(subject, console)
     _stability(study.measured, console)
@@ -235,6 +238,12 @@ def _lemmas(subject: Sequence[Measured], console: Console) -> None:
     )
 
 
+def _rise(one: Measured) -> str:
+    if not one.blew_up:
+        return "no"
+    return "diverged" if isinf(one.peak_loss) else f"{number(one.peak_loss / one.start_loss)} x"
+
+
 def _stability(found: Sequence[Measured], console: Console) -> None:
     rows = []
     for one in found:
@@ -248,7 +257,7 @@ def _stability(found: Sequence[Measured], console: Console) -> None:
                 number(max(curve)),
                 number(curve[-1]),
                 "unstable" if curve[0] > limit else "stable",
-                f"{number(one.peak_loss / one.start_loss)} x" if one.blew_up else "no",
+                _rise(one),
                 f"{one.accuracy:.1f} %",
             )
         )
