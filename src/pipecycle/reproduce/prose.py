@@ -148,12 +148,13 @@ def outcome(found: Study, examined: Sequence[tuple[Claim, Finding, Finding | Non
 
 ERRORS = (
     "± is the standard deviation over trials. The error that verdicts speak of is twice the standard error of a "
-    "mean, from the spread over trials or, if that is more, from what a single trial leaves open: the 1,000 drawn "
-    "test samples (1.5 points at 65 %) and how much the accuracy still moves between the last ten checkpoints. "
-    "Where a claim rests on several comparisons their errors are widened together (Bonferroni). A claim holds if "
-    "every comparison does; it is “within the error” if a comparison that decides could have come out otherwise "
-    "by chance. That the best of several G owes something to chance is not in the error, nor, with a single trial, "
-    "what another split and other weather would change. A dot · stands where nothing was run. Thresholds in brackets (“here: ...”) are ours, since the paper has words there."
+    "mean, from the spread over trials or, if that is more, from what a single trial leaves open: the drawn test "
+    "samples (1,000 of them are 1.5 points at 65 %) and how much the accuracy still moves between the last "
+    "checkpoints. Where a claim rests on several comparisons their errors are widened together (Bonferroni). A claim "
+    "holds if every comparison does; it is “within the error” if a comparison that decides could have come out "
+    "otherwise by chance. That the best of several G owes something to chance is not in the error, nor, with a single "
+    "trial, what another split and other weather would change. A dot · stands where nothing was run. Thresholds in "
+    "brackets (“here: ...”) are ours, since the paper has words there."
 )
 
 
