@@ -334,13 +334,14 @@ class Driver:
             self.post.life = lives.get(slot, self.post.life)
         self.weights.used.clear()
         self.post.settled = self._answered.copy()
+        reachable = known = set(self.fleet.reachable.nonzero()[0].tolist())
         if self.settings.clock == "wall":
             self.post.life = secrets.token_hex(4)
+            # Who has a session under way speaks with its answer: totals that hold it already would make it look old.
+            known = reachable & set(self.fleet.client_of(self.fleet.training()).tolist())
         self.journal.write("resume", saved.slot, life=self.post.life)
-        reachable = set(self.fleet.reachable.nonzero()[0].tolist())
         self.roster.slot = saved.slot
-        logical = self.settings.clock == "logical"
-        self._roll_call(saved.slot, reachable, known=reachable if logical else set())
+        self._roll_call(saved.slot, reachable, known=known)
         for client in sorted(reachable - self.roster.reachable):
             event = {"event": "away", "client": client, "why": "not there when the run went on", "after": True}
             self.journal.write(slot=saved.slot, **event)
@@ -350,5 +351,7 @@ class Driver:
         return saved.slot + 1
 
 
-def _order(arrival: Arrival) -> tuple[int, int]:
-    return arrival.session, arrival.client
+def _order(arrival: Arrival) -> tuple[bool, int, int]:
+    """Sessions by number, then roll calls: a node whose session was lost and that is back within the same slot is
+    there in the end."""
+    return arrival.session < 0, arrival.session, arrival.client

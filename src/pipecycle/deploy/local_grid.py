@@ -63,8 +63,8 @@ class LocalGrid:
 
     def start(self, client: int) -> None:
         """The node comes (back) under a new id, its memory empty."""
-        node = 1000 * (1 + self._restarts) + client
         self._restarts += client in self.contexts
+        node = 1000 * (1 + self._restarts) + client
         self.ids[client] = node
         self.contexts[client] = Context(1, node, self.nodes[client], RecordDict(), dict(self.run_config))
 

@@ -6,6 +6,7 @@ what is ours is in the record `pipecycle`, and a node's energy in the record `en
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from math import isfinite
 from typing import Any
@@ -25,6 +26,8 @@ MOST_QUANTA = 1 << 52
 """In a ledger's totals: four billion units, and sums over a thousand clients still fit into 64 bits."""
 LARGEST = 1e12
 """Weights beyond it are no weights, and would sooner or later not be finite."""
+LONGEST_HEADER = 4096
+"""Bytes before the values of an array in numpy's format."""
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -172,6 +175,8 @@ def read_answer(message: Message) -> Answer:
 
 def check_report(report: Report, before: Report | None, most: int) -> None:
     """Refuse what no battery of at most `most` quanta can show after `before`."""
+    if before is not None and report.capacity != before.capacity:
+        raise Refused("capacity", f"{show(report.capacity)} units, it was {show(before.capacity)}")
     if not 0 <= report.level <= min(report.capacity, most):
         raise Refused("battery", f"{show(report.level)} units, needs 0 to {show(min(report.capacity, most))}")
     totals = (report.harvested, report.overflowed, report.spent)
@@ -192,16 +197,29 @@ def read_arrays(record: object, like: Mapping[str, tuple[tuple[int, ...], np.dty
         if tuple(record[key].shape) != shape or record[key].dtype != str(kind):
             told = f"{record[key].dtype} {tuple(record[key].shape)}"
             raise Refused(name, f"{key} is {told}, needs {kind} {shape}")
-        try:
-            values = record[key].numpy()
-        except (ValueError, EOFError, OSError) as error:
-            raise Refused(name, f"{key} cannot be read ({error})") from None
-        if values.shape != shape or values.dtype != kind:
-            raise Refused(name, f"{key} is {values.dtype} {values.shape}, needs {kind} {shape}")
+        values = _unpacked(record[key], shape, kind, name, key)
         if values.dtype.kind == "f" and not (np.abs(values) <= LARGEST).all():
             raise Refused(name, f"{key} holds values that are not finite, or beyond {LARGEST:g}")
         out[key] = values
     return out
+
+
+def _unpacked(array: Array, shape: tuple[int, ...], kind: np.dtype[Any], name: str, key: str) -> NDArray[Any]:
+    """The values of an array in numpy's own format, whose header is compared with what is wanted before anything is
+    made of it."""
+    data = io.BytesIO(array.data)
+    size = int(np.prod(shape)) * kind.itemsize
+    if array.stype != "numpy.ndarray" or not size < len(array.data) <= size + LONGEST_HEADER:
+        raise Refused(name, f"{key} is no array of {size} bytes in numpy's format")
+    try:
+        np.lib.format.read_magic(data)
+        told, by_columns, dtype = np.lib.format.read_array_header_1_0(data)
+    except Exception as error:  # a broken header fails in many ways, none of which is ours to know
+        raise Refused(name, f"{key} cannot be read ({error})") from None
+    if told != shape or dtype != kind or len(array.data) != data.tell() + size:
+        raise Refused(name, f"{key} is {dtype} {told}, needs {kind} {shape}")
+    values = np.frombuffer(array.data, kind, offset=data.tell())
+    return values.reshape(shape, order="F" if by_columns else "C").copy()
 
 
 def write_arrays(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:

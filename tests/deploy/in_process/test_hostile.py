@@ -75,10 +75,23 @@ def without(name: str) -> Callable[[RecordDict], None]:
     return alter
 
 
-def garbage(content: RecordDict) -> None:
-    first, *rest = content["arrays"].items()
-    broken = Array(dtype=first[1].dtype, shape=first[1].shape, stype=first[1].stype, data=b"\x93NUMPY, almost")
-    content["arrays"] = ArrayRecord({first[0]: broken, **dict(rest)})
+def raw(change: Callable[[bytes], bytes], stype: str = "numpy.ndarray") -> Callable[[RecordDict], None]:
+    """The first array with other bytes, or said to be of another kind."""
+
+    def alter(content: RecordDict) -> None:
+        (key, first), *rest = content["arrays"].items()
+        broken = Array(dtype=first.dtype, shape=first.shape, stype=stype, data=change(first.data))
+        content["arrays"] = ArrayRecord({key: broken, **dict(rest)})
+
+    return alter
+
+
+def enormous(data: bytes) -> bytes:
+    """A header that promises terabytes before the same values."""
+    start = data.index(b"'shape': (") + len(b"'shape': (")
+    end = data.index(b")", start)
+    told = b"10000000000000,"
+    return data[:start] + told + data[end : -(len(told) - (end - start)) or None]
 
 
 def overspent(content: RecordDict) -> None:
@@ -102,7 +115,12 @@ CASES: dict[str, tuple[str, Callable[[RecordDict], None]]] = {
     "another order": ("arrays", weights(lambda arrays: dict(reversed(arrays.items())))),
     "doubles": ("arrays", weights(lambda arrays: {key: value.astype(np.float64) for key, value in arrays.items()})),
     "whole numbers": ("arrays", weights(lambda arrays: {key: value.astype(np.int32) for key, value in arrays.items()})),
-    "bytes that are no array": ("arrays", garbage),
+    "bytes that are no array": ("arrays", raw(lambda data: b"\x93NUMPY, almost")),
+    "a header that breaks off": ("arrays", raw(lambda data: data.replace(b"}", b"{", 1))),
+    "a header of ten trillion values": ("arrays", raw(enormous)),
+    "values that break off": ("arrays", raw(lambda data: data[:-1])),
+    "another kind of array": ("arrays", raw(lambda data: data, stype="evil")),
+    "a smaller battery all at once": ("capacity", energy(capacity=500_000 * UNIT)),
     "no weights": ("arrays", without("arrays")),
     "no energy": ("form", without("energy")),
     "no word of ours": ("form", without("pipecycle")),

@@ -108,3 +108,33 @@ def test_levels_never_below_zero_with_a_forecast_that_is_far_off(federation: Fed
         energy = live.schedule.energy
         assert (energy.harvested == energy.spent + energy.stored + energy.overflowed).all()
         assert (np.diff(energy.spent) >= 0).all()
+
+
+@pytest.mark.parametrize("seconds", [1.0, 60.0])
+def test_a_node_that_restarts_within_a_slot_is_let_in_again(federation: Any, seconds: float) -> None:
+    """Its loss and its return are heard of in the same slot; the return is what counts."""
+    live = federation(
+        policy="fedavg", clients=4, slots=60, session=4, slack=2, initial=400.0, clock="wall", slot_seconds=seconds,
+        run_it=False,
+    )  # fmt: skip
+    grid, driver = live.grid, live.driver
+    grid.latency = 0.5 * seconds
+    pull, moments = grid.pull_messages, {}
+
+    def restarting(ids: Any) -> Any:
+        now = grid.timer.now()
+        under_way = any(flight.client == 1 and flight.session >= 0 for flight in driver.roster.flights.values())
+        if not moments and driver.fleet.slot >= 10 and under_way:
+            moments["stop"] = now
+            grid.stop(1)
+        elif "stop" in moments and "start" not in moments and now >= moments["stop"] + 3:
+            moments["start"] = now
+            grid.start(1)
+        return pull(ids)
+
+    grid.pull_messages = restarting
+    schedule = driver.run()
+    assert "start" in moments
+    mine = schedule.sessions.client == 1
+    assert (schedule.sessions.status[mine] == 2).sum() == 1  # the session that was lost
+    assert (schedule.sessions.start[mine] > 30).any()
