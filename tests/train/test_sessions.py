@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipecycle.errors import InputError
-from pipecycle.models import build, flatten, size, unflatten
+from pipecycle.models import build, flatten, size, split, unflatten
 from pipecycle.streams import streams
+from pipecycle.train.examiner import Examiner
 from pipecycle.train.loop import Loop
 from pipecycle.train.sessions import LocalSGD, Teachers, Trained
 from pipecycle.train.stacked import Stacked, executor, stacked_path
@@ -233,6 +235,7 @@ def interpreted() -> None:
     from pipecycle.models import convolutional
     from pipecycle.train.kernels_chain import layers
     from pipecycle.train.kernels_conv import ConvStack, fits
+    from pipecycle.train.kernels_look import ConvLogits
 
     random = torch.Generator().manual_seed(1)
     for shape, sgd, gaps in [((3, 16, 18), LocalSGD(), True), ((1, 17, 16), OPTIONS["all"], False)]:
@@ -251,6 +254,20 @@ def interpreted() -> None:
         trainer.path, trainer.conv = "conv", ConvStack(chain, images, trainer.labels, CLASSES, sgd, "fp32")
         got = trainer.run(case.reference, case.batches, teachers=case.teachers, collect=True)
         assert close(got, expected, 1e-5)
+        # The same kernels look at models: images that fill no whole number of parts, and models in several portions.
+        images = torch.randn(150, *shape, generator=random)
+        rows = torch.cat([case.reference, got.parameters, case.reference[:1] * 0.9])
+        wanted = torch.stack([applied(module, row, images) for row in rows])
+        assert float((ConvLogits(chain, images, CLASSES, "fp32")(rows) - wanted).abs().max()) < 1e-4
+        with patch("pipecycle.train.kernels_conv.MOST", 6):
+            assert float((ConvLogits(chain, images, CLASSES, "fp32")(rows) - wanted).abs().max()) < 1e-4
+
+
+def applied(module: nn.Module, row: Tensor, images: Tensor) -> Tensor:
+    weights = dict(zip([name for name, _ in module.named_parameters()], split(module, row), strict=True))
+    with torch.no_grad():
+        logits: Tensor = torch.func.functional_call(module, weights, (images,))
+    return logits
 
 
 def test_kernels_in_the_interpreter() -> None:
@@ -354,6 +371,26 @@ def test_a_batch_too_large_for_the_kernels_is_trained_all_the_same() -> None:
     expected = Loop(module, images.double(), labels, CLASSES).run(reference, batches).parameters
     got = Stacked(module, images.cuda(), labels, CLASSES).run(reference, batches).parameters.cpu()
     assert float((got - expected).abs().max()) < 1e-3
+
+
+@gpu
+@pytest.mark.parametrize("name", ["lenet", "cnn64", "wide"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_models_looked_at_on_the_device(name: str, precision: Any) -> None:
+    module, images, labels, reference, _ = on_device(name, 40)
+    rows = reference * (1 + 0.2 * torch.randn(reference.shape, generator=torch.Generator().manual_seed(2)))
+    rows[7] = float("inf")
+    exact = Examiner(deepcopy(module).double(), images.double(), labels, CLASSES).examine(rows.double()).read()
+    found = Examiner(module.cuda(), images.cuda(), labels.cuda(), CLASSES, precision)
+    assert found.together
+    scores = found.examine(rows.cuda()).read()
+    for got, wanted in zip(scores, exact, strict=True):
+        assert got.finite == wanted.finite
+        assert got.accuracy == pytest.approx(wanted.accuracy, abs=0.2 if precision == "fp32" else 2.0)
+        assert got.loss == pytest.approx(wanted.loss, rel=1e-4 if precision == "fp32" else 1e-2, nan_ok=True)
+    # Neither the company nor the place matters.
+    assert found.examine(rows[3:4].cuda()).read()[0] == scores[3]
+    assert found.examine(rows[[30, 3, 8]].cuda()).read() == [scores[30], scores[3], scores[8]]
 
 
 if __name__ == "__main__":

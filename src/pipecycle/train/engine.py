@@ -194,37 +194,35 @@ class Band:
         if not picked:
             self.drain()
             return
-        for steps, some in self._alike(picked):
-            self._train(some, steps)
+        self._train(picked)
         earlier, self.pending = self.pending, []
         for job in {id(job): job for job, _ in picked}.values():
             self._look(job)
         self._read(earlier)  # what was launched before this stack: the device goes on meanwhile
 
     def _pick(self) -> list[tuple[Job, int]]:
-        """Ready sessions, the jobs furthest behind first, each job's in the order of their starts."""
+        """Ready sessions of one kind, the jobs furthest behind first, each job's in the order of their starts.
+
+        Others beside it would decide by which operations a session is computed, and so its last bits."""
         picked: list[tuple[Job, int]] = []
+        kind = None
         for job in sorted((job for job in self.jobs if not job.over), key=lambda job: job.progress):
-            ready = job.graph.ready
-            ready.sort()
-            room = self.width - len(picked)
-            picked += [(job, session) for session in ready[:room]]
-            del ready[:room]
+            job.graph.ready.sort()
+            left = []
+            for session in job.graph.ready:
+                mine = job.kind(session) if len(picked) < self.width else None
+                kind = mine if kind is None else kind
+                if mine is not None and mine == kind:
+                    picked.append((job, session))
+                else:
+                    left.append(session)
+            job.graph.ready[:] = left
             if len(picked) == self.width:
                 break
         return picked
 
-    def _alike(self, picked: list[tuple[Job, int]]) -> list[tuple[int, list[tuple[Job, int]]]]:
-        """Sessions that are computed by the same operations: as many steps, with a teacher or without, with their
-        logits collected or not.  Others beside it would decide how a session is computed, and so its last bits."""
-        kinds: dict[tuple[int, bool, bool], list[tuple[Job, int]]] = {}
-        for job, session in picked:
-            taught = job.graph.teacher[session] >= 0 and job.problem.recipe.distillation != 0.0
-            kind = (job.steps_of(session), bool(taught), bool(job.graph.table[session] >= 0))
-            kinds.setdefault(kind, []).append((job, session))
-        return [(kind[0], some) for kind, some in sorted(kinds.items())]
-
-    def _train(self, picked: list[tuple[Job, int]], steps: int) -> None:
+    def _train(self, picked: list[tuple[Job, int]]) -> None:
+        steps, _, collect = picked[0][0].kind(picked[0][1])
         runs: list[tuple[Job, list[int]]] = []
         for job, session in picked:
             if not runs or runs[-1][0] is not job:
@@ -237,7 +235,6 @@ class Band:
         if recipe.lr_decay != 1.0:
             lr = torch.tensor([job.lr_of(session) for job, session in picked], dtype=self.like.dtype)
         teachers = self._teachers(runs, recipe.distillation)
-        collect = any(job.graph.table[session] >= 0 for job, session in picked)
         done = self.executor.run(reference, batches, lr=lr, teachers=teachers, collect=collect)
         first = 0
         for job, sessions in runs:

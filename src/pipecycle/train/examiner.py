@@ -8,7 +8,10 @@ from torch.func import functional_call
 
 from pipecycle.models import split
 from pipecycle.train.history import Score
+from pipecycle.train.kernels_chain import layers
+from pipecycle.train.kernels_look import ConvLogits
 from pipecycle.train.sessions import Precision, steady
+from pipecycle.train.stacked import stacked_path
 
 
 class Pending:
@@ -44,24 +47,31 @@ def _score(correct: list[float], loss: float, finite: bool, totals: list[float])
 class Examiner:
     """Evaluates flat parameter vectors of one model on one set of test samples.
 
-    On a GPU, runs that train with less than fp32 products are looked at with tf32 products."""
+    On a GPU, runs that train with less than fp32 products are looked at with tf32 products; models that our own kernels
+    can train are looked at by them, many at once."""
 
     def __init__(
         self, module: nn.Module, images: Tensor, labels: Tensor, classes: int, precision: Precision = "fp32"
     ) -> None:
         self.module = module
-        self.precision = precision
+        self.precision: Precision = "fp32" if precision == "fp32" else "tf32"
         self.names = [name for name, _ in module.named_parameters()]
         self.images, self.labels, self.classes = images, labels, classes
-        if images.ndim == 4 and images.device.type == "cpu":
+        self.together = stacked_path(module, images) == "conv"
+        if self.together:
+            chain = layers(module)
+            assert chain is not None
+            self.logits = ConvLogits(chain, images, classes, self.precision)
+        elif images.ndim == 4 and images.device.type == "cpu":
             self.images = images.contiguous(memory_format=torch.channels_last)
         self.blank = torch.zeros(classes, dtype=torch.float64, device=images.device)
         self.totals: list[float] = torch.bincount(labels, minlength=classes).to(torch.float64).tolist()
 
     def examine(self, rows: Tensor) -> Pending:
-        """Scores of (models, P) vectors, one after the other; nothing waits for the device here."""
+        """Scores of (models, P) vectors; nothing waits for the device here."""
         with torch.no_grad(), steady(self.precision):
-            return Pending(torch.stack([self._one(row) for row in rows]), self.totals)
+            figures = self._many(rows) if self.together else torch.stack([self._one(row) for row in rows])
+            return Pending(figures, self.totals)
 
     def _one(self, row: Tensor) -> Tensor:
         weights = dict(zip(self.names, split(self.module, row), strict=True))
@@ -71,3 +81,21 @@ class Examiner:
         loss = torch.nn.functional.cross_entropy(logits.to(torch.float64), self.labels)
         finite = torch.isfinite(row).all() & torch.isfinite(loss)
         return torch.cat([correct, loss[None], finite[None]])
+
+    def _many(self, rows: Tensor) -> Tensor:
+        logits = self.logits(rows)
+        right = (logits.argmax(2) == self.labels).to(torch.float64)
+        correct = self.blank.repeat(len(rows), 1).index_add_(1, self.labels, right)
+        losses = logits.to(torch.float64).log_softmax(2)
+        losses = losses.gather(2, self.labels.expand(len(rows), -1)[..., None])[..., 0]
+        loss = -halved(losses) / len(self.labels)
+        finite = torch.isfinite(rows).all(1) & torch.isfinite(loss)
+        return torch.cat([correct, loss[:, None], finite[:, None]], 1)
+
+
+def halved(rows: Tensor) -> Tensor:
+    """The sum of each row, added up in an order that does not depend on how many rows there are."""
+    while rows.shape[1] > 1:
+        half = rows.shape[1] // 2
+        rows = torch.cat([rows[:, :half] + rows[:, half : 2 * half], rows[:, 2 * half :]], 1)
+    return rows[:, 0]

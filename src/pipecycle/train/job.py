@@ -110,6 +110,12 @@ class Job:
     def steps_of(self, session: int) -> int:
         return int(self.lengths[self.schedule.sessions.client[session]])
 
+    def kind(self, session: int) -> tuple[int, bool, bool]:
+        """What decides by which operations a session is computed: its steps, whether it has a teacher, and whether its
+        logits are collected."""
+        taught = self.graph.teacher[session] >= 0 and self.problem.recipe.distillation != 0.0
+        return self.steps_of(session), bool(taught), bool(self.graph.table[session] >= 0)
+
     def _steps(self, sessions: Ints) -> int:
         return int(self.lengths[self.schedule.sessions.client[sessions]].sum())
 

@@ -228,6 +228,45 @@ def dense_forward(
 
 
 @triton.jit
+def last_layers(
+    h, w, s, model, P: constexpr, WEIGHT2: constexpr, BIAS2: constexpr, WEIGHT3: constexpr, BIAS3: constexpr,
+    BP: constexpr, D1: constexpr, D2: constexpr, D3: constexpr, BK: constexpr, IP: constexpr,
+):  # fmt: skip
+    """What the ReLU before the last layer lets through, that layer's weights, and the logits."""
+    row = model * P
+    b = tl.arange(0, BP)
+    k = tl.arange(0, BK)
+    n2 = tl.arange(0, D2)
+    n3 = tl.arange(0, D3)
+    total = tl.zeros([BP, D2], tl.float32)
+    for first in range(0, D1, BK):
+        rows = tl.load(h + model * (BP * D1) + b[:, None] * D1 + first + k[None, :])
+        weight = tl.load(s + row + WEIGHT2 + (first + k)[:, None] * D2 + n2[None, :])
+        total = tl.dot(rows, weight, total, input_precision=IP)
+    h2 = tl.maximum(total + tl.load(w + row + BIAS2 + n2)[None, :], 0.0).to(h.dtype.element_ty)
+    weight3 = tl.load(s + row + WEIGHT3 + n2[:, None] * D3 + n3[None, :])
+    z = tl.dot(h2, weight3, input_precision=IP) + tl.load(w + row + BIAS3 + n3)[None, :]
+    return h2, weight3, z
+
+
+@triton.jit
+def logits(
+    h, w, s, out, live, P: constexpr, WEIGHT2: constexpr, BIAS2: constexpr, WEIGHT3: constexpr, BIAS3: constexpr,
+    B: constexpr, BP: constexpr, D1: constexpr, D2: constexpr, D3: constexpr, CLASSES: constexpr, BK: constexpr,
+    IP: constexpr,
+):  # fmt: skip
+    """The last two layers alone: (B, CLASSES) for each network."""
+    model = tl.program_id(0).to(tl.int64)
+    if model >= tl.load(live):
+        return
+    _, _, z = last_layers(h, w, s, model, P, WEIGHT2, BIAS2, WEIGHT3, BIAS3, BP, D1, D2, D3, BK, IP)
+    b = tl.arange(0, BP)
+    n3 = tl.arange(0, D3)
+    to = out + model * (B * CLASSES) + b[:, None] * CLASSES + n3[None, :]
+    tl.store(to, z, mask=(b < B)[:, None] & (n3 < CLASSES)[None, :])
+
+
+@triton.jit
 def head(  # noqa: PLR0915
     h, dh, picks, labels, table, sums, counts, w, s, velocity, start, rate, live,
     P: constexpr, WEIGHT2: constexpr, BIAS2: constexpr, WEIGHT3: constexpr, BIAS3: constexpr,
@@ -247,15 +286,8 @@ def head(  # noqa: PLR0915
     pick = tl.load(picks + model * B + b, mask=b < B, other=-1)
     there = pick >= 0
     y = tl.load(labels + tl.maximum(pick, 0), mask=there, other=0)
-    total = tl.zeros([BP, D2], tl.float32)
-    for first in range(0, D1, BK):
-        rows = tl.load(h + model * (BP * D1) + b[:, None] * D1 + first + k[None, :])
-        weight = tl.load(s + row + WEIGHT2 + (first + k)[:, None] * D2 + n2[None, :])
-        total = tl.dot(rows, weight, total, input_precision=IP)
-    h2 = tl.maximum(total + tl.load(w + row + BIAS2 + n2)[None, :], 0.0).to(h.dtype.element_ty)
+    h2, weight3, z = last_layers(h, w, s, model, P, WEIGHT2, BIAS2, WEIGHT3, BIAS3, BP, D1, D2, D3, BK, IP)
     at3 = row + WEIGHT3 + n2[:, None] * D3 + n3[None, :]
-    weight3 = tl.load(s + at3)
-    z = tl.dot(h2, weight3, input_precision=IP) + tl.load(w + row + BIAS3 + n3)[None, :]
 
     inside = (n3 < CLASSES)[None, :]
     shifted = tl.where(inside, z, float("-inf"))

@@ -21,6 +21,8 @@ UNFOLDED = 32 << 30
 """Bytes that the images may take once unfolded."""
 MOST = 4096
 """Sessions in one stack."""
+LARGEST_BATCH = 64
+"""Samples that one program of the dense layers holds."""
 
 
 @frozen
@@ -199,11 +201,11 @@ class ConvStack:
     ) -> None:
         """Train all sessions into `out`, `sums` and `counts`."""
         _, steps, batch = batches.shape
-        most = self._most(batch)
+        most = self.most(batch)
         for first in range(0, len(reference), most):
             some = slice(first, min(first + most, len(reference)))
             count = some.stop - some.start
-            self._reserve(power(count), steps, batch)
+            self.reserve(power(count), steps, batch)
             held = self.buffers
             held["w"][:count].zero_()
             held["w"][:count].index_copy_(1, self.place, reference[some])
@@ -227,7 +229,7 @@ class ConvStack:
                 sums[some] = held["sums"][:count]
                 counts[some] = held["counts"][:count]
 
-    def _most(self, batch: int) -> int:
+    def most(self, batch: int) -> int:
         """Sessions that fit into the memory set aside."""
         p = self.plan
         item = 2 if self.dtype == torch.bfloat16 else 4
@@ -235,7 +237,7 @@ class ConvStack:
         each = p.row * 10 + batch * values * (item + 1)
         return int(min(MOST, max(16, 1 << (MEMORY // each).bit_length() - 1)))
 
-    def _reserve(self, sessions: int, steps: int, batch: int) -> None:
+    def reserve(self, sessions: int, steps: int, batch: int) -> None:
         old = self.room
         if batch == old[2] and sessions <= old[0] and steps <= old[1]:
             return
@@ -269,6 +271,7 @@ class ConvStack:
             "corner2": make(torch.int8, sessions, batch, two),
             "dy2": make(self.dtype, sessions, batch, 4 * two),
             "h": make(self.dtype, sessions, rows, p.d1),
+            "z": make(torch.float32, sessions, batch, self.classes),
             "dh": make(self.dtype, sessions, rows, p.d1),
         }
         self.room = (sessions, steps, batch)
@@ -298,17 +301,21 @@ class ConvStack:
 
     def step(self, sessions: int, step: int, teach: bool, collect: bool, only: str = "") -> None:
         """Launch the kernels of one step, or those called `only`."""
-        held = self.buffers | {"images": self.images, "labels": self.labels, "picks": self.buffers["picks"][step]}
         for launch in self.launches(teach, collect):
             if not only or only == launch.name:
-                grid = (launch.across, sessions) if launch.across else (sessions,)
-                _, warps, stages = launch.tile
-                tensors = [held[name] for name in launch.tensors.split()]
-                launch.kernel[grid](*tensors, **launch.constants, num_warps=warps, num_stages=stages)
+                self.launch(launch, sessions, step)
+
+    def launch(self, launch: Launch, sessions: int, step: int = 0) -> None:
+        held = self.buffers | {"images": self.images, "labels": self.labels, "picks": self.buffers["picks"][step]}
+        grid = (launch.across, sessions) if launch.across else (sessions,)
+        _, warps, stages = launch.tile
+        tensors = [held[name] for name in launch.tensors.split()]
+        launch.kernel[grid](*tensors, **launch.constants, num_warps=warps, num_stages=stages)
 
     # fmt: off
-    def launches(self, teach: bool, collect: bool) -> list[Launch]:
-        """The kernels of a step in order, with the names of their tensors and their constants."""
+    def launches(self, teach: bool, collect: bool, *, look: bool = False) -> list[Launch]:
+        """The kernels of a step in order, with the names of their tensors and their constants; with `look`, those of
+        the logits alone."""
         from pipecycle.train import kernels
 
         p, t, sgd = self.plan, self.tiles, self.sgd
@@ -323,8 +330,10 @@ class ConvStack:
         one = {"B": batch, "H": p.height, "W": p.width, "C": p.taps, "N": p.c1} | ip
         two = {"B": batch, "H": p.p1[0], "W": p.p1[1], "C": p.c1, "N": p.c2} | ip
         out2 = {"OH": 2 * p.p2[0], "OW": 2 * p.p2[1]}
+        last = {"WEIGHT2": f2, "BIAS2": e2, "WEIGHT3": f3, "BIAS3": e3, "B": batch, "BP": rows, "D1": p.d1, "D2": p.d2,
+                "D3": p.d3, "CLASSES": self.classes, "BK": min(p.d1, t.head[0])} | ip
         fc1 = {"WEIGHT": f1, "BIAS": e1, "B": batch, "BP": rows, "K": p.inputs, "N": p.d1, "BN": wide} | ip
-        return [
+        forward = [
             Launch("conv1", kernels.conv_forward, -(-pixels1 // t.conv1[0]), t.conv1,
                    "images picks w s y1 corner1 live",
                    one | row | {"WEIGHT": w1, "BIAS": b1, "KH": 5, "KW": 1, "PH": p.p1[0], "PW": p.p1[1],
@@ -336,11 +345,14 @@ class ConvStack:
             Launch("dense", kernels.dense_forward, p.d1 // wide, t.dense,
                    "y2 w s h live",
                    fc1 | row | {"BK": t.dense[0]}),
+        ]
+        if look:
+            return [*forward, Launch("logits", kernels.logits, 0, t.head, "h w s z live", last | row)]
+        return [
+            *forward,
             Launch("head", kernels.head, 0, t.head,
                    f"h dh picks labels table sums counts {state}",
-                   update | ip | {"WEIGHT2": f2, "BIAS2": e2, "WEIGHT3": f3, "BIAS3": e3, "B": batch, "BP": rows,
-                                  "D1": p.d1, "D2": p.d2, "D3": p.d3, "CLASSES": self.classes,
-                                  "BK": min(p.d1, t.head[0]), "TEACH": teach, "COLLECT": collect}),
+                   update | last | {"TEACH": teach, "COLLECT": collect}),
             Launch("back", kernels.dense_backward, -(-p.inputs // t.back[0]), t.back,
                    f"y2 corner2 dh dy2 {state}",
                    fc1 | update | {"C": p.c2, "PH": p.p2[0], "PW": p.p2[1], "BK": t.back[0]}),

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from pipecycle.errors import InputError
 from pipecycle.models import split
 from pipecycle.train.kernels_chain import DenseStack, dense, layers
+from pipecycle.train.kernels_conv import LARGEST_BATCH, ConvStack, fits
 from pipecycle.train.loop import Loop
 from pipecycle.train.sessions import PRECISIONS, Base, LocalSGD, Precision, Teachers, Trained, Work, steady
 
 DENSE_CHUNK = {"cpu": 32, "cuda": 256}
-LARGEST_BATCH = 64
-"""Above it the conv path leaves the work to the reference."""
 REFERENCE_CHUNK = {"cpu": 8, "cuda": 64}
 """Sessions computed together.  Multiples of 32 where sums are laid out across sessions, so that vector instructions
 never end in a scalar remainder, whose rounding may differ."""
@@ -61,8 +60,6 @@ class Stacked(Base):
             self.dense = DenseStack(chain)
             self.images = images.flatten(1)
         elif self.path == "conv":
-            from pipecycle.train.kernels_conv import ConvStack
-
             assert chain is not None
             self.conv = ConvStack(chain, images, self.labels, classes, self.sgd, precision)
         self.module = deepcopy(module).to(device=images.device, dtype=images.dtype)
@@ -176,8 +173,6 @@ def stacked_path(
     if dense(chain) and (images.ndim == 2 or isinstance(chain[0], nn.Flatten)):
         return "dense"
     if images.is_cuda and images.dtype == torch.float32 and find_spec("triton"):
-        from pipecycle.train.kernels_conv import fits
-
         return "conv" if fits(chain, images) else "reference"
     return "reference"
 
