@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pipecycle.report.markup import latex
+from pipecycle.reproduce.prose import differences
 from pipecycle.reproduce.tables import MISSING, tables
 
 
@@ -92,6 +93,17 @@ def test_latex_needs_no_greek_letters(make, gather) -> None:
     text = latex(list(tables(gather(make("fedavg", None, 0.1))).values()))
     assert "$\\delta$ = 0.1" in text
     assert text.isascii()
+
+
+def test_runs_that_learnt_and_then_diverged_are_told_apart(make, gather) -> None:
+    late = make("pipecycle", 2, 0.5, accuracy=[40, 66, 64, 9], trial=1).assign(diverged=[0, 0, 0, 1, 1])
+    never = make("fedseq", 10, 0.1, accuracy=[20, 10, 10]).assign(diverged=[0, 0, 1, 1])
+    assert "fell_apart" not in tables(gather(never))
+    found = gather(late, never, make("fedavg", None, 0.5))
+    (line,) = tables(found)["fell_apart"].cells
+    assert line == ("PipeCycle, G = 2, IID, δ = 0.5, trial 1", "66.0", "64.0", "450", "600", "3", "never")
+    said = next(one for one in differences(found) if "diverged" in one)
+    assert said.startswith("2 runs diverged, 1 of them after they had passed 50 %, and count with")
 
 
 def test_diverged_cells_are_marked(make, gather) -> None:

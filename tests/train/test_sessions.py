@@ -380,11 +380,12 @@ def test_models_looked_at_on_the_device(name: str, precision: Any) -> None:
     module, images, labels, reference, _ = on_device(name, 40)
     rows = reference * (1 + 0.2 * torch.randn(reference.shape, generator=torch.Generator().manual_seed(2)))
     rows[7] = float("inf")
-    exact = Examiner(deepcopy(module).double(), images.double(), labels, CLASSES).examine(rows.double()).read()
+    some = [0, 3, 7]
+    exact = Examiner(deepcopy(module).double(), images.double(), labels, CLASSES).examine(rows[some].double()).read()
     found = Examiner(module.cuda(), images.cuda(), labels.cuda(), CLASSES, precision)
     assert found.together
     scores = found.examine(rows.cuda()).read()
-    for got, wanted in zip(scores, exact, strict=True):
+    for got, wanted in zip([scores[index] for index in some], exact, strict=True):
         assert got.finite == wanted.finite
         assert got.accuracy == pytest.approx(wanted.accuracy, abs=0.2 if precision == "fp32" else 2.0)
         assert got.loss == pytest.approx(wanted.loss, rel=1e-4 if precision == "fp32" else 1e-2, nan_ok=True)

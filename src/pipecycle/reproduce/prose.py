@@ -10,7 +10,7 @@ import numpy as np
 from pipecycle.report.tables import Table
 from pipecycle.reproduce import paper
 from pipecycle.reproduce.claims import Claim
-from pipecycle.reproduce.study import Study
+from pipecycle.reproduce.study import LEARNT, Study
 from pipecycle.reproduce.tables import label, signed, trials
 from pipecycle.reproduce.verdicts import Finding
 from pipecycle.summary import number
@@ -80,9 +80,12 @@ def differences(found: Study) -> list[str]:
     if any(dict(key[1]).get("queue_threshold") == 2 for key in found.cells):
         out.append("the limit on waiting hub models for non-IID data is 2 (the paper does not give it)")
     out += _budget(found)
-    diverged = sum(run.diverged for cell in found.cells.values() for run in cell)
+    runs = [run for cell in found.cells.values() for run in cell]
+    diverged, late = sum(run.diverged for run in runs), sum(run.fell_apart for run in runs)
     if diverged:
-        out.append(f"{diverged} run{'s' * (diverged > 1)} diverged and count with the accuracy of guessing one class")
+        after = f", {late} of them after they had passed {LEARNT:g} %," if late else ""
+        who = f"{diverged} run{'s' * (diverged > 1)} diverged{after}"
+        out.append(f"{who} and count{'s' * (diverged == 1)} with the accuracy of guessing one class")
     if found.strangers:
         out.append(f"{found.strangers} runs in the file are no cell of these tables, by their settings")
     if found.left_out:

@@ -132,6 +132,21 @@ def _sections(every: Mapping[str, Table]) -> list[Section]:
             stops,
             folded=True,
         ),
+        *(
+            [
+                Section(
+                    "Runs that fell apart",
+                    "With a constant step size and nothing to stop it, a run may learn, fit its clients' samples ever "
+                    "more closely and then, within a few checkpoints, diverge. At the budget it counts as a guess, "
+                    "and its cell has a large spread; the paper's early stopping, which we do not apply in the "
+                    "tables, ends such a run before.",
+                    (),
+                    ("fell_apart",),
+                )
+            ]
+            if "fell_apart" in every
+            else []
+        ),
         Section(
             "Accuracy over slots and over energy",
             "The paper's three figures.",

@@ -25,6 +25,8 @@ Kind = Literal["budget", "best", "literal", "late"]
 """Which number of a run: at the budget, the best until then, or where the paper's early stopping ends it."""
 TEST = 1_000
 """Test samples of a trial (paper L334), where the results do not say."""
+LEARNT = 50.0
+"""A model of this accuracy (%) has learnt something."""
 
 
 @frozen
@@ -96,6 +98,11 @@ class Run:
         moves = len(last) > 2 and not self.diverged  # a model that guesses one class has come to rest
         wobble = float(np.std(np.diff(last))) / math.sqrt(2) if moves else 0.0
         return math.hypot(100 * math.sqrt(share * (1 - share) / self.test), wobble)
+
+    @property
+    def fell_apart(self) -> bool:
+        """Whether it had learnt before it diverged."""
+        return self.diverged and self.reaches(LEARNT) is not None
 
     def reaches(self, target: float) -> int | None:
         """The first row within the budget at or above an accuracy."""

@@ -10,7 +10,7 @@ import numpy as np
 from pipecycle.config import Config
 from pipecycle.report.tables import Table
 from pipecycle.reproduce import paper
-from pipecycle.reproduce.study import Cell, Kind, Study, Value, key_of_config
+from pipecycle.reproduce.study import LEARNT, Cell, Kind, Study, Value, key_of_config
 from pipecycle.sweep import flat
 from pipecycle.theory import chain_coverage
 
@@ -43,6 +43,8 @@ def tables(found: Study) -> Tables:
             out[f"stopped_{kind}_{short}"] = _against_paper(found, where, kind, f"with early stopping, {how}")  # type: ignore[arg-type]
         out[f"energy_to_target_{short}"] = _to_target(found, where)
         out[f"coverage_{short}"] = _coverage(found, where)
+    if any(run.fell_apart for cell in found.cells.values() for run in cell):
+        out["fell_apart"] = fell_apart(found)
     out["isolated"] = isolated(found)
     if found.precisions:
         out["precision"] = precision(found)
@@ -152,6 +154,38 @@ def _coverage(found: Study, where: str) -> Table:
     what = "fewest clients that a chain has met, mean lag of updates, longest chain, accuracy (%)"
     title = f"Chains, {CAPTIONS[where]}: {what}"
     return Table(title, tuple(head), tuple(body))
+
+
+def fell_apart(found: Study) -> Table:
+    """Runs of the grid that learnt and then diverged: what they were before."""
+    body = []
+    for (where, policy, groups, delta), key in found.grid.items():
+        for run in found.cells.get(key, ()):
+            if not run.fell_apart:
+                continue
+            end, stop = run.at_budget, run.stop("late")
+            before = int(np.flatnonzero(run.slot < run.slot[end])[-1])
+            body.append(
+                (
+                    f"{label(policy, groups)}, {CAPTIONS[where]}, δ = {delta:g}, trial {run.trial}",
+                    f"{run.best[end]:.1f}",
+                    f"{run.accuracy[before]:.1f}",
+                    f"{run.slot[before]:,.0f}",
+                    f"{run.slot[end]:,.0f}",
+                    f"{run.energy[before] / 1000:,.0f}",
+                    "never" if stop is None else f"{run.accuracy[stop]:.1f} at {run.slot[stop]:,.0f}",
+                )
+            )
+    head = (
+        "Run",
+        "best (%)",
+        "last (%)",
+        "at slot",
+        "no model at",
+        "thousand units by then",
+        "early stopping, late (%)",
+    )
+    return Table(f"Runs that passed {LEARNT:g} % and diverged later", head, tuple(body))
 
 
 def isolated(found: Study) -> Table:
