@@ -8,20 +8,51 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from attrs import frozen
+from attrs import field, frozen
 
-from pipecycle.deploy.federation import Federation, status
+from pipecycle.config import read_toml, toml
+from pipecycle.deploy.federation import Federation, lines, status
 from pipecycle.deploy.init import read_app, write_app
 from pipecycle.deploy.journal import STATE
 from pipecycle.deploy.settings import NodeSettings, RunSettings, Scalar
 from pipecycle.deploy.stopping import stoppable
 from pipecycle.deploy.table import Tail, View
 from pipecycle.errors import InputError
+from pipecycle.files import write
 
 LISTEN = 10.0
 """Seconds between two questions to the SuperLink what has become of the run: each takes a second of a core."""
 Say = Callable[[str], None]
 Show = Callable[[View, Federation], None]
+
+
+@frozen
+class Terms:
+    """How the nodes of a run are started; those of a resumed run as they were."""
+
+    tls: bool = False
+    node: Mapping[str, Scalar] = field(factory=dict)
+
+    def again(self, given: Terms) -> Terms:
+        """For a run that goes on, where nothing else than this may be given."""
+        if given.tls and not self.tls:
+            raise InputError("--tls: the run was begun without it")
+        for key, value in given.node.items():
+            if self.node.get(key) != value:
+                before = f"with {key}={self.node[key]}" if key in self.node else f"without {key}"
+                raise InputError(f"--node {key}={value}: the run was begun {before}")
+        return self
+
+    def text(self) -> str:
+        about = "# How `pipecycle deploy up` has started the nodes."
+        return f"{about}\ntls = {toml(self.tls)}\n\n[node]\n{lines(self.node)}"
+
+    @staticmethod
+    def read(path: Path) -> Terms:
+        values = read_toml(path)
+        node = values.get("node", {})
+        described = NodeSettings.of(node).flat()
+        return Terms(values.get("tls") is True, {key: described[key] for key in node})
 
 
 @frozen
@@ -50,6 +81,10 @@ class Site:
 
     def ledger(self, node: int) -> Path:
         return self.federation / "nodes" / str(node) / "ledger.json"
+
+    @property
+    def terms(self) -> Path:
+        return self.federation / "nodes.toml"
 
     @property
     def has_app(self) -> bool:
@@ -83,10 +118,12 @@ class Site:
                 shutil.rmtree(old, ignore_errors=True)
         return chosen
 
+    def agree(self, given: Terms, *, resume: bool) -> Terms:
+        """How to start the nodes."""
+        return Terms.read(self.terms).again(given) if resume and self.terms.exists() else given
+
     def _last(self) -> RunSettings | None:
         """What the run was begun with; None where that has been lost."""
-        from pipecycle.config import read_toml
-
         path = self.federation / "run.toml"
         return RunSettings.of(read_toml(path)) if path.exists() else None
 
@@ -104,19 +141,17 @@ class Outcome:
         return self.verdict == "finished:completed"
 
 
-def conduct(
-    site: Site, settings: RunSettings, node: Mapping[str, Scalar], *, tls: bool, say: Say, show: Show
-) -> Outcome:
+def conduct(site: Site, settings: RunSettings, terms: Terms, *, say: Say, show: Show) -> Outcome:
     """Start everything, run the app, watch it, take everything down; also when it is interrupted."""
-    plain = {key: value for key, value in node.items() if key not in ("partition-id", "ledger")}
-    NodeSettings.of(plain)
-    with stoppable(), Federation(site.federation, tls=tls) as federation:
-        say(f"SuperLink on 127.0.0.1:{federation.port}{' with TLS' if tls else ''}, logs in {site.federation / 'logs'}")
+    with stoppable(), Federation(site.federation, tls=terms.tls) as federation:
+        link, keys = (" with TLS", " with registered keys") if terms.tls else ("", "")
+        say(f"SuperLink on 127.0.0.1:{federation.port}{link}, logs in {site.federation / 'logs'}")
+        write(site.terms, terms.text())
         for number in range(settings.clients):
-            own = {"partition-id": number, "ledger": str(site.ledger(number).absolute()), **plain}
+            own = {**terms.node, "partition-id": number, "ledger": str(site.ledger(number).absolute())}
             federation.start_node(number, own)
         federation.submit(site.folder.absolute(), settings.flat())
-        say(f"{settings.clients} nodes started{' with registered keys' if tls else ''}, run {federation.run} accepted")
+        say(f"{settings.clients} nodes started{keys}, run {federation.run} accepted")
         return _watch(federation, Tail(site.trace, live=True), show)
 
 
