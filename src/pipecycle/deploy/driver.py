@@ -15,12 +15,12 @@ from flwr.serverapp import Grid
 from pipecycle.deploy.clocks import Clock, LogicalClock, WallClock
 from pipecycle.deploy.folder import Folder
 from pipecycle.deploy.forecast import Forecast
-from pipecycle.deploy.journal import VAULT, Event, Journal
+from pipecycle.deploy.journal import VAULT, Event, Journal, orders
 from pipecycle.deploy.learning import Learning
 from pipecycle.deploy.live import LiveFleet
 from pipecycle.deploy.memory import held
 from pipecycle.deploy.post import Post
-from pipecycle.deploy.protocol import Refused, Report, check_report
+from pipecycle.deploy.protocol import Refused, Report
 from pipecycle.deploy.roster import Arrival, RealTime, Roster, Timer
 from pipecycle.deploy.settings import RunSettings
 from pipecycle.deploy.vault import Vault
@@ -126,6 +126,7 @@ class Driver:
         self.policy.decide(slot)
         self._made(slot)
         self.roster.slot = slot
+        leaving: list[int] = []
         for launch in self.fleet.take_launched():
             self.post.note(slot, launch)
             sessions, clients = launch.sessions.tolist(), launch.clients.tolist()
@@ -133,8 +134,8 @@ class Driver:
             self.journal.write(
                 "launch", slot, sessions=sessions, clients=clients, reference=reference, payload=launch.payload
             )
-            for session in sessions:
-                self.post.send(session)
+            leaving += sessions
+        self._send(leaving)
         # 3. Train: one step is expected of everybody in a session.
         self.fleet.train()
         # 4. Listen until the slot is over, and put what was heard before the policy.
@@ -149,6 +150,12 @@ class Driver:
         self._record()
         self._look(slot)
         self._save(slot)
+
+    def _send(self, sessions: list[int]) -> None:
+        if sessions:
+            self.journal.sync()
+        for session in sessions:
+            self.post.send(session)
 
     def _collect(self, slot: int, events: list[Event]) -> None:
         done: list[int] = []
@@ -267,7 +274,7 @@ class Driver:
             for arrival in self.roster.look():
                 if arrival.answer is not None:
                     try:
-                        check_report(arrival.answer.report, self.fleet.reports.get(arrival.client), self.roster.most)
+                        self.post.check(arrival.client, arrival.answer)
                     except Refused:
                         continue
                     self.fleet.reports[arrival.client] = arrival.answer.report
@@ -300,7 +307,7 @@ class Driver:
             self.journal.write("warning", slot, why=why)
 
     def _go_on(self) -> int:
-        """Replay the trace through the policy, then send out again what was under way, under the same keys."""
+        """Replay the trace through the policy, then send out again what was under way."""
         saved, events = self.journal.resume(self.identity)
         self.roster.run = saved.run
         by_slot: dict[int, list[Event]] = {}
@@ -312,6 +319,8 @@ class Driver:
                 by_slot.setdefault(event["slot"], []).append(event)
             elif event["event"] == "evaluation":
                 self.learning.recall(event)
+        for told, times in (self.journal.forgotten + orders(events)).items():
+            self.fleet.orders[int(told)] = times
         self.weights.catch_up(values=False)
         for event in by_slot.get(-1, ()):
             self._apply(event)
@@ -346,9 +355,16 @@ class Driver:
             event = {"event": "away", "client": client, "why": "not there when the run went on", "after": True}
             self.journal.write(slot=saved.slot, **event)
             self._apply(event)
-        for session in self.fleet.training().tolist():
-            self.post.send(session)
+        self._send_again(saved.slot)
         return saved.slot + 1
+
+    def _send_again(self, slot: int) -> None:
+        """What was under way, under the same keys."""
+        sessions = self.fleet.training()
+        if len(sessions):
+            clients = self.fleet.client_of(sessions).tolist()
+            self.journal.write("again", slot, sessions=sessions.tolist(), clients=clients)
+            self._send(sessions.tolist())
 
 
 def _order(arrival: Arrival) -> tuple[bool, int, int]:

@@ -58,6 +58,7 @@ class Post:
         return int(np.min(self.fleet.price("server", self.ratio if payload == "logits" else 1.0)))
 
     def send(self, session: int) -> None:
+        """Send a session's order out; it is in the trace already."""
         errand, run = self.errands[session], self.run
         order = Order(
             self.roster.run,
@@ -92,6 +93,7 @@ class Post:
         if errand.teacher >= 0:
             logits, valid = self.weights.teacher(errand.teacher, errand.client)
             content["teacher"] = write_arrays({"logits": logits.numpy(), "valid": valid.numpy()})
+        self.fleet.orders[errand.client] += 1
         self.roster.launch(errand.client, session, order, content)
 
     def event(self, arrival: Arrival) -> Event:
@@ -106,12 +108,7 @@ class Post:
         answer = arrival.answer
         try:
             if answer is not None:
-                # A roll call may be answered from a new ledger, a session may not.
-                before = None if arrival.kind == "present" else self.fleet.reports.get(arrival.client)
-                check_report(answer.report, before, self.roster.most)
-                most = self.fleet.most_spent(arrival.client)
-                if before is not None and most is not None and answer.report.spent > most:
-                    raise Refused("spent", f"{show(answer.report.spent)} units, it was asked for {show(most)} at most")
+                self.check(arrival.client, answer)
             if answer is not None and arrival.kind == "reply":
                 self._receive(arrival.session, answer)
         except Refused as error:
@@ -137,6 +134,16 @@ class Post:
                 "took": round(arrival.took, 3),
             }
         return event
+
+    def check(self, client: int, answer: Answer) -> None:
+        """Refuse a report that does not follow from the client's last one and from what it was asked for."""
+        report, before = answer.report, self.fleet.reports.get(client)
+        # A roll call may be answered from a new ledger, a session may not.
+        anew = answer.outcome == "present" and before is not None and report.behind(before)
+        check_report(report, None if answer.outcome == "present" else before, self.roster.most)
+        most = self.fleet.most_spent(client)
+        if most is not None and not anew and report.spent > most:
+            raise Refused("spent", f"{show(report.spent)} units, it was asked for {show(most)} at most")
 
     def _receive(self, session: int, answer: Answer) -> None:
         """Put the weights (or logits) of a reply away, if they are what was asked for."""

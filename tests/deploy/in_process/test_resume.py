@@ -17,6 +17,7 @@ import torch
 from pipecycle import Bernoulli
 from pipecycle.deploy import journal, ledger, vault
 from pipecycle.deploy.journal import read_trace
+from pipecycle.deploy.session import Node
 from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
 from pipecycle.policies import REGISTRY
@@ -164,6 +165,60 @@ def test_what_cannot_be_resumed(federation: Federation, tmp_path: Path) -> None:
     (out / "checkpoint/state.json").write_text("{")
     with pytest.raises(InputError, match="damaged"):
         federation(tmp_path, policy="fedavg", out=str(out), resume=True, **SETTINGS)
+
+
+@pytest.mark.parametrize("clock", ["logical", "wall"])
+def test_a_first_session_that_is_cut_off_again_and_again(
+    federation: Federation, ledgers: Ledgers, tmp_path: Path, clock: str
+) -> None:
+    """A node loses power in mid-session, three times, and the server with it or a little later: every order was
+    charged, and the report of the one that comes through in the end is an honest one."""
+    settings = {**SETTINGS, "harvest": "always", "initial": 40.0, "clients": 2, "clock": clock}
+    settings["out"] = str(tmp_path / "run")
+    cuts, burn = [True], Node.burn
+
+    def cut(self: Node, *args: Any) -> None:
+        if self.node.partition_id == 1 and cuts:
+            cuts.pop()
+            raise Killed
+        burn(self, *args)
+
+    def silently(client: int, message: Any, now: float) -> str | None:
+        if not cuts or client != 1 or message.content["pipecycle"]["k"] < 0:
+            return None
+        with pytest.raises(Killed):
+            live.grid.app(message, live.grid.contexts[1])
+        return "lose"
+
+    def stop(after: int) -> None:
+        go_on = live.driver._slot
+
+        def slot(number: int) -> None:
+            if number > after:
+                raise Killed
+            go_on(number)
+
+        live.driver._slot = slot
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Node, "burn", cut)
+        live = federation(tmp_path, run_it=False, **settings)
+        with pytest.raises(Killed):  # as the order leaves: no checkpoint knows of it
+            live.driver.run()
+        for after in (2, -1):  # two slots later, so that it is sent again; and before anything else happens
+            cuts.append(True)
+            live = federation(tmp_path, run_it=False, fault=silently, resume=True, **settings)
+            stop(after)
+            with pytest.raises(Killed):
+                live.driver.run()
+            assert not cuts
+        live = federation(tmp_path, resume=True, **settings)
+    assert ledgers(tmp_path)[1]["broken"] == 3
+    assert not live.driver.refused
+    mine = [one for one in read_trace(tmp_path / "run/trace.jsonl") if one.get("client") == 1 and "session" in one]
+    assert mine[0]["event"] == "reply"
+    assert mine[0]["report"][3] == (4 * 4 + 1) * UNIT
+    assert live.driver.fleet.most_spent(1) == (3 + live.driver.fleet.asked[1]) * 5 * UNIT
 
 
 @pytest.mark.parametrize("at", range(1, 9))
