@@ -281,8 +281,10 @@ class Driver:
             self.roster.timer.sleep(0.05)
 
     def _end(self) -> Schedule:
+        """The closing files, and then the trace's last line: a run that has it is complete."""
         found = self.schedule()
         version = self.lineage.published
+        self.folder.finish(found, self.levels, self.weights.version(version), self.counts, self.refused)
         ledgers = {str(client): attrs.astuple(report) for client, report in sorted(self.fleet.reports.items())}
         self.journal.write(
             "end",
@@ -292,7 +294,6 @@ class Driver:
             refused=dict(self.refused),
             ledgers=ledgers,
         )
-        self.folder.finish(found, self.levels, self.weights.version(version), self.counts, self.refused)
         self._save(self.settings.slots - 1)
         return found
 

@@ -15,7 +15,8 @@ pytest.importorskip("flwr")
 import torch
 
 from pipecycle import Bernoulli
-from pipecycle.deploy import journal, ledger, vault
+from pipecycle import schedule
+from pipecycle.deploy import folder, journal, ledger, vault
 from pipecycle.deploy.journal import read_trace
 from pipecycle.deploy.session import Node
 from pipecycle.energy import UNIT
@@ -39,6 +40,8 @@ class Reaper:
         for place, name in (
             (vault, "write"),
             (journal, "write"),
+            (folder, "write"),
+            (schedule, "write"),
             (journal.Journal, "write"),
             (journal.Journal, "save"),
         ):
@@ -110,6 +113,60 @@ def test_a_killed_server_goes_on_to_the_same_end(
             rows = Bernoulli(0.7).weather(5, 0).block(one["slot"] + 1)
             assert one["harvested"] == 4 * UNIT + int(rows[:, client].sum())
     assert again > 0  # versions were made after a restart
+
+
+def test_killed_at_every_single_write(federation: Federation, tmp_path: Path) -> None:
+    """From the first file to the last: either there is no checkpoint yet, or resuming brings the very same files."""
+    settings = {**SETTINGS, "policy": "fedavg", "clients": 2, "slots": 9, "initial": 9.0, "evaluate_every": 5}
+    settings["policy_settings"] = '{"epoch": 5}'
+    with pytest.MonkeyPatch.context() as patch:
+        moments = Reaper(patch, 10**9)
+        whole = federation(tmp_path, out=str(tmp_path / "run"), **settings)
+    closing = ("model.safetensors", "schedule.npz", "levels.npz", "metrics.csv", "result.json")
+    wanted = {name: (tmp_path / "run" / name).read_bytes() for name in closing}
+    assert whole.schedule.ancestry.events > 0
+    early = 0
+    for at in range(1, 10**9 - moments.left + 1):
+        home = tmp_path / str(at)
+        home.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            Reaper(patch, at)
+            with pytest.raises(Killed):
+                federation(home, out=str(home / "run"), **settings)
+        over = [one for one in read_trace(home / "run/trace.jsonl") if one["event"] == "end"]
+        if over:  # nobody would go on with it
+            assert {name: (home / "run" / name).read_bytes() for name in closing} == wanted
+        if not (home / "run/checkpoint/state.json").exists():
+            early += 1
+            continue
+        if journal.read_saved(home / "run")[1][-1]["event"] == "end":
+            with pytest.raises(InputError, match="that run has ended"):
+                federation(home, out=str(home / "run"), resume=True, **settings)
+        else:
+            resumed = federation(home, out=str(home / "run"), resume=True, **settings)
+            assert whole.schedule.differences(resumed.schedule) == []
+            assert {name: (home / "run" / name).read_bytes() for name in closing} == wanted, at
+            assert read_trace(home / "run/trace.jsonl")[-1]["event"] == "end"
+    assert early < 15
+
+
+@pytest.mark.parametrize(
+    "tail", [b'{"event":"reply","slot":', b'{"event":"launch","slot":30,"clients":[0]}\n{"ev', b"\n\0"]
+)
+def test_a_trace_that_breaks_off(federation: Federation, tmp_path: Path, tail: bytes) -> None:
+    complete = whole(federation, tmp_path / "whole", "pipecycle")
+    home = tmp_path / "killed"
+    home.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        Reaper(patch, 150)
+        with pytest.raises(Killed):
+            federation(home, policy="pipecycle", out=str(home / "run"), **SETTINGS)
+    with (home / "run/trace.jsonl").open("ab") as file:
+        file.write(tail)
+    resumed = federation(home, policy="pipecycle", out=str(home / "run"), resume=True, **SETTINGS)
+    same(complete, resumed)
+    lines = (home / "run/trace.jsonl").read_bytes().splitlines()
+    assert len(read_trace(home / "run/trace.jsonl")) == len(lines)
 
 
 def test_it_may_be_killed_again_and_again(federation: Federation, ledgers: Ledgers, tmp_path: Path) -> None:
