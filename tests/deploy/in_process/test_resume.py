@@ -14,8 +14,7 @@ pytest.importorskip("flwr")
 
 import torch
 
-from pipecycle import Bernoulli
-from pipecycle import schedule
+from pipecycle import Bernoulli, schedule
 from pipecycle.deploy import folder, journal, ledger, vault
 from pipecycle.deploy.journal import read_trace
 from pipecycle.deploy.session import Node
