@@ -21,6 +21,7 @@ pytestmark = pytest.mark.flower
 
 from safetensors.numpy import load_file  # noqa: E402
 
+from pipecycle.deploy.journal import read_trace  # noqa: E402
 from pipecycle.deploy.keeper import Kin  # noqa: E402
 from pipecycle.deploy.table import Tail  # noqa: E402
 from pipecycle.deploy.up import Site, Terms  # noqa: E402
@@ -101,6 +102,12 @@ def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up) 
     assert json.loads(answer)["verdict"] == "finished:completed"
     live = load_file(tmp_path / "app" / "run" / "model.safetensors")
     assert same(live, in_process(tmp_path / "local", {**settings, "clients": 2}))
+    # Another SuperLink has given the nodes other ids, so clients are pinned to them anew.
+    trace = read_trace(tmp_path / "app" / "run" / "trace.jsonl")
+    pins = [event for event in trace if event["event"] == "pin"]
+    assert any("anew" in event for event in pins)
+    assert len({node for event in pins for node in event["nodes"]}) == 4
+    assert not [event for event in trace if event["event"] == "refused"]
     report = ["report", "app/run", "--out", "report.html"]
     subprocess.run([sys.executable, "-m", "pipecycle", *report], cwd=tmp_path, check=True, capture_output=True)
     assert (tmp_path / "report.html").stat().st_size > 100_000

@@ -122,7 +122,7 @@ def up(
     described = NodeSettings.of(own).flat()
     terms = site.agree(Terms(tls, {key: described[key] for key in own}), resume=resume)
     begin = {} if site.has_app else DEMO
-    chosen = site.prepare({**begin, **given}, resume=resume, fresh=fresh)
+    chosen = site.prepare({**begin, **given}, resume=resume, fresh=fresh, tls=terms.tls)
     console = Console(stderr=as_json)
     outcome = _conduct(site, chosen, terms, console)
     _close(site, outcome, console, as_json)

@@ -19,6 +19,7 @@ from pipecycle.deploy.journal import VAULT, Event, Journal, orders
 from pipecycle.deploy.learning import Learning
 from pipecycle.deploy.live import LiveFleet
 from pipecycle.deploy.memory import held
+from pipecycle.deploy.pins import Pins
 from pipecycle.deploy.post import Post
 from pipecycle.deploy.protocol import Refused, Report
 from pipecycle.deploy.roster import Arrival, RealTime, Roster, Timer
@@ -36,7 +37,7 @@ from pipecycle.world import World
 
 UNSURE = 5
 """Sessions' lengths after which a client that is believed to be short of energy is asked."""
-NOT_DECISIVE = ("resume", "out", "slots", "roll-call", "deadline", "margin")
+NOT_DECISIVE = ("resume", "out", "slots", "roll-call", "deadline", "margin", "pin-nodes")
 
 
 class Driver:
@@ -70,6 +71,7 @@ class Driver:
             session=run.session,
             most=int(quanta(run.capacity, "capacity")),
             timer=timer,
+            pins=Pins() if run.pin_nodes else None,
         )
         self.post = Post(run, learning, self.fleet, self.weights, self.roster, self.ratio)
         self.clock: Clock = LogicalClock()
@@ -143,6 +145,7 @@ class Driver:
         events = [self.post.event(one) for one in sorted(self.clock.arrivals(slot, self.roster), key=_order)]
         for event in events:
             self.journal.write(slot=slot, **event)
+        self._note_pins(slot)
         self._warn(slot, events)
         self._collect(slot, events)
         self._made(slot)
@@ -214,9 +217,15 @@ class Driver:
                     continue
                 self.journal.write(slot=slot, **event, **mark)
                 self._apply(event)
+            self._note_pins(slot)
             if wanted <= self.roster.reachable or self.roster.timer.now() >= until:
                 return
             self.roster.timer.sleep(0.25)
+
+    def _note_pins(self, slot: int) -> None:
+        news = self.roster.pins.news() if self.roster.pins is not None else None
+        if news is not None:
+            self.journal.write("pin", slot, **news)
 
     def _made(self, slot: int, *, values: bool = True) -> None:
         """Evaluate the recipes that the policy has just asked for; without `values` they exist already."""
@@ -318,10 +327,7 @@ class Driver:
                 lives[event["slot"]] = event["life"]
             if event["event"] in ("roll-call", "reply", "decline", "lost", "refused", "away"):
                 by_slot.setdefault(event["slot"], []).append(event)
-            elif event["event"] == "evaluation":
-                self.learning.recall(event)
-        for told, times in (self.journal.forgotten + orders(events)).items():
-            self.fleet.orders[int(told)] = times
+        self._recall(events)
         self.weights.catch_up(values=False)
         for event in by_slot.get(-1, ()):
             self._apply(event)
@@ -358,6 +364,16 @@ class Driver:
             self._apply(event)
         self._send_again(saved.slot)
         return saved.slot + 1
+
+    def _recall(self, events: list[Event]) -> None:
+        """What the policy has no part in: evaluations, who is which node, and how often each was sent an order."""
+        for event in events:
+            if event["event"] == "evaluation":
+                self.learning.recall(event)
+            elif event["event"] == "pin" and self.roster.pins is not None:
+                self.roster.pins.recall(event)
+        for client, times in (self.journal.forgotten + orders(events)).items():
+            self.fleet.orders[int(client)] = times
 
     def _send_again(self, slot: int) -> None:
         """What was under way, under the same keys."""

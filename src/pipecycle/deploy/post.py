@@ -112,14 +112,25 @@ class Post:
             if answer is not None and arrival.kind == "reply":
                 self._receive(arrival.session, answer)
         except Refused as error:
-            self.roster.distrust(arrival.client)
+            if arrival.kind == "present":
+                self.roster.disown(arrival.client, arrival.node)
+            else:
+                self.roster.distrust(arrival.client)
             return {**event, "event": "refused", "name": error.name, "why": str(error)}
+        return event | self._told(arrival)
+
+    def _told(self, arrival: Arrival) -> Event:
+        """What is known of an arrival that is in order."""
+        event: Event = {}
+        answer = arrival.answer
         if arrival.why:
             event["why"] = arrival.why
         if arrival.kind == "refused":
             event["name"] = arrival.name
         if arrival.kind == "present":
             event |= {"event": "roll-call", "node": str(arrival.node)}
+            if self.roster.pins is not None:
+                self.roster.pins.hold(arrival.client, arrival.node)
         if arrival.kind == "failed":
             event["event"] = "lost"
         if answer is not None:

@@ -95,7 +95,7 @@ class Site:
         """Whose settings are meant where no policy is named."""
         return read_app(self.folder).policy if self.has_app else RunSettings().policy
 
-    def prepare(self, options: Mapping[str, Scalar], *, resume: bool, fresh: bool) -> RunSettings:
+    def prepare(self, options: Mapping[str, Scalar], *, resume: bool, fresh: bool, tls: bool = False) -> RunSettings:
         """The settings of the run to come; an app is written where there is none, a run in the way is refused."""
         begun = self.trace.exists()
         if resume and not begun:
@@ -112,7 +112,8 @@ class Site:
             write_app(self.folder, RunSettings.of(options))
         base = (self._last() if resume else None) or read_app(self.folder)
         out = str(self.out.absolute())
-        chosen = RunSettings.of({**base.flat(), **options, "out": out, "resume": resume})
+        keys = {} if resume else {"pin-nodes": tls}  # without keys ids change whenever a node starts
+        chosen = RunSettings.of({**base.flat(), **keys, **options, "out": out, "resume": resume})
         if fresh:
             for old in (self.out, self.federation / "logs", self.federation / "nodes"):  # nodes: other batteries
                 shutil.rmtree(old, ignore_errors=True)

@@ -219,7 +219,6 @@ def test_a_hostile_roll_call_does_not_enter_the_record(federation: Federation) -
         return reply
 
     attacked, silent = run(federation, fault(lie)), run(federation, fault("raise"))
-    assert attacked.driver.refused["spent"] >= 2
     assert set(attacked.driver.refused) == {"spent"}
     assert attacked.schedule.energy.spent.tolist() == silent.schedule.energy.spent.tolist()
     last = attacked.driver.lineage.published
