@@ -228,7 +228,17 @@ class LiveFleet(Fleet):
         self.ledger.overflowed += overflowed
         self.ledger.training += spent
         self.level[client] += gained - overflowed - spent
-        self._ceiling = max(self._ceiling, int(self.level[client]))
+        self._overflow()
+
+    def _overflow(self) -> None:
+        """What exceeds the capacity is lost: a harvest, or the forecast since the slot that a report is for.  Uploads
+        that are still in the policy's level have left the battery already, and made room."""
+        assert self.overflow is not None
+        excess = np.maximum(self.level - self.paid - self.capacity, 0)
+        self.level -= excess
+        self.overflow += excess
+        self.ledger.overflowed += int(excess.sum())
+        self._ceiling = int(self.level.max(initial=0))
 
     def most_spent(self, client: int) -> int | None:
         """What a node's ledger may show as spent at most; None for a node that was never heard of.
@@ -255,7 +265,7 @@ class LiveFleet(Fleet):
             report.overflowed - int(self.overflow[client]),
             report.spent - int(self.trained[client] + self.fees[client] + self.paid[client]),
         )
-        self._ceiling = max(self._ceiling, int(self.level[client]))
+        self._overflow()
 
     def _fit(self, client: int, capacity: int) -> None:
         """A node may hold less than the run allows."""
