@@ -254,13 +254,14 @@ class Driver:
         if self.journal.save(self.roster.run, slot, self.identity) or self.journal.folder is None:
             self.weights.forget()
             self.post.settled = self._answered.copy()
+            self.post.forget()
             self._prune()
 
     def _prune(self) -> None:
         """Drop the versions that neither the policy nor a session under way has any use for."""
         numbers = held(self.policy)
         if numbers is not None:
-            errands = [self.post.errands[session] for session in self.fleet.training().tolist()]
+            errands = self.post.errands.values()
             self.weights.prune(numbers | {one.reference for one in errands} | {one.teacher for one in errands})
 
     def schedule(self) -> Schedule:
@@ -319,6 +320,8 @@ class Driver:
     def _go_on(self) -> int:
         """Replay the trace through the policy, then send out again what was under way."""
         saved, events = self.journal.resume(self.identity)
+        if saved.slot + 1 >= self.settings.slots and events[-1]["event"] == "end":
+            raise InputError(f"{self.settings.out}: that run has ended; there is nothing to go on with")
         self.roster.run = saved.run
         by_slot: dict[int, list[Event]] = {}
         lives: dict[int, str] = {}
@@ -358,6 +361,8 @@ class Driver:
         self.journal.write("resume", saved.slot, life=self.post.life)
         self.roster.slot = saved.slot
         self._roll_call(saved.slot, reachable, known=known)
+        if self.settings.clock == "logical" and reachable and not self.roster.reachable:
+            raise InputError(f"no node has answered within {self.settings.roll_call:g} s")  # slots would race by
         for client in sorted(reachable - self.roster.reachable):
             event = {"event": "away", "client": client, "why": "not there when the run went on", "after": True}
             self.journal.write(slot=saved.slot, **event)

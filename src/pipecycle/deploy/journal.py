@@ -98,8 +98,6 @@ class Journal:
         saved, events, rest = read_saved(self.folder)
         if saved.identity != identity:
             raise InputError(f"{self.folder}: the checkpoint is of a run with other settings")
-        if events and events[-1]["event"] == "end":
-            raise InputError(f"{self.folder}: that run has ended; there is nothing to go on with")
         self.forgotten = Counter(saved.forgotten) + orders(rest)
         self._put(attrs.evolve(saved, forgotten=dict(self.forgotten)))
         self._file = (self.folder / TRACE).open("r+b")

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, RecordDict
 from pipecycle.deploy.journal import Event
 from pipecycle.deploy.learning import Learning
 from pipecycle.deploy.live import Launch, LiveFleet
-from pipecycle.deploy.protocol import OURS, Answer, Order, Refused, check_report, check_samples, write_arrays
+from pipecycle.deploy.protocol import OURS, Answer, Order, Refused, Report, check_report, check_samples, write_arrays
 from pipecycle.deploy.roster import Arrival, Roster
 from pipecycle.deploy.settings import RunSettings
 from pipecycle.deploy.weights import Weights
@@ -52,6 +52,10 @@ class Post:
             launch.sessions.tolist(), launch.clients.tolist(), references.tolist(), launch.need.tolist(), strict=True
         ):
             self.errands[session] = Errand(client, reference, need, launch.teacher, launch.payload, slot, self.life)
+
+    def forget(self) -> None:
+        """Only what is under way can be asked for again."""
+        self.errands = {session: self.errands[session] for session in self.fleet.training().tolist()}
 
     def fee(self, payload: Payload) -> int:
         """Quanta for an upload: a logit table is a fraction of a model."""
@@ -110,13 +114,14 @@ class Post:
             if answer is not None:
                 self.check(arrival.client, answer)
             if answer is not None and arrival.kind == "reply":
+                self._check_paid(arrival.session, answer.report)
                 self._receive(arrival.session, answer)
         except Refused as error:
             if arrival.kind == "present":
                 self.roster.disown(arrival.client, arrival.node)
             else:
                 self.roster.distrust(arrival.client)
-            return {**event, "event": "refused", "name": error.name, "why": str(error)}
+            return {**event, "event": "refused", "name": error.name, "why": str(error)[:500]}
         return event | self._told(arrival)
 
     def _told(self, arrival: Arrival) -> Event:
@@ -155,6 +160,14 @@ class Post:
         most = self.fleet.most_spent(client)
         if most is not None and not anew and report.spent > most:
             raise Refused("spent", f"{show(report.spent)} units, it was asked for {show(most)} at most")
+
+    def _check_paid(self, session: int, report: Report) -> None:
+        """Refuse a session that its ledger does not show as paid since the client's last report."""
+        errand = self.errands[session]
+        cost = self.run.session * UNIT + self.fee(errand.payload)
+        spent = report.spent - self.fleet.reports[errand.client].spent
+        if spent < cost:
+            raise Refused("spent", f"{show(spent)} units more than before, a session takes {show(cost)}")
 
     def _receive(self, session: int, answer: Answer) -> None:
         """Put the weights (or logits) of a reply away, if they are what was asked for."""

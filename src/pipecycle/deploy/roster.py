@@ -64,6 +64,8 @@ class Flight:
     session: int
     order: Order
     until: float
+    urgent: bool = True
+    """Whether a slot may wait for it; nobody waits for a node that has failed to say who it is before."""
 
 
 @frozen
@@ -162,7 +164,8 @@ class Roster:
     def _ask(self, node: int, client: int, slot: int) -> None:
         order = Order(self.run, client=client, slot=slot, seconds=self.ttl)
         content = RecordDict({OURS: order.record(), "config": ConfigRecord({})})
-        self._push(content, Flight(node, client, -1, order, self.timer.now() + self.ttl))
+        urgent = node not in self._strangers
+        self._push(content, Flight(node, client, -1, order, self.timer.now() + self.ttl, urgent))
 
     def _forget(self, node: int) -> None:
         client = self.client_of.pop(node)
@@ -215,7 +218,7 @@ class Roster:
             answer = read_answer(reply)
             self._check(flight, answer)
         except Refused as error:
-            arrival = self._fallen(flight, str(error))
+            arrival = self._fallen(flight, str(error)[:500])
             return _evolved(arrival, kind="refused", name=error.name)
         client = answer.client
         if flight.session < 0:

@@ -200,6 +200,21 @@ def test_nobody_left_is_no_reason_to_stall(federation: Federation) -> None:
     assert gaps.max() > 20  # left alone for longer and longer
 
 
+def test_a_node_that_never_says_who_it_is_is_waited_for_once(federation: Federation) -> None:
+    """On the logical clock a slot waits for answers; a hung node that is nobody's must not hold up all of them."""
+    nodes = [{"partition-id": client} for client in (0, 1, 2, 2)]
+    live = federation(nodes=nodes, clients=3, policy="fedavg", initial=20.0, slots=200, run_it=False, roll_call=30.0)
+    live.grid.fault = lambda client, message, now: "late" if client == 3 else None
+    live.grid.latency = 10.0
+    schedule = live.driver.run()
+    asked = [message for client, message in live.grid.messages if client == 3]
+    assert len(asked) >= 2
+    sessions = len({one["slot"] for one in live.events if one["event"] == "launch"})
+    assert sessions > 20
+    assert live.events[-1]["time"] < live.driver.roster.ttl + 11.0 * sessions + 60.0
+    assert schedule.ancestry.events > 5
+
+
 def test_declines_are_no_faults(federation: Federation, tmp_path: Path, ledgers: Ledgers) -> None:
     """The server forecasts too much: nodes decline, stay in reach, and training goes on."""
     nodes = [

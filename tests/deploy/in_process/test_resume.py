@@ -209,6 +209,27 @@ def test_the_trace_and_the_folder_of_a_finished_run(federation: Federation, tmp_
     assert updates <= live.run.clients
 
 
+def test_nobody_there_to_go_on_with(federation: Federation, tmp_path: Path) -> None:
+    """On the logical clock a run without nodes would be over in a moment, for good."""
+    with pytest.MonkeyPatch.context() as patch:
+        Reaper(patch, 150)
+        with pytest.raises(Killed):
+            federation(tmp_path, policy="pipecycle", out=str(tmp_path / "run"), **SETTINGS)
+    settings = {**SETTINGS, "policy": "pipecycle", "out": str(tmp_path / "run"), "resume": True}
+    live = federation(tmp_path, run_it=False, **settings)
+    for client in range(5):
+        live.grid.stop(client)
+    with pytest.raises(InputError, match="no node has answered within 180 s"):
+        live.driver.run()
+    assert federation(tmp_path, **settings).schedule.status_counts()["used"] > 5
+
+
+def test_a_long_run_keeps_no_errands(federation: Federation, tmp_path: Path) -> None:
+    live = federation(tmp_path, policy="pipecycle", out=str(tmp_path / "run"), **SETTINGS)
+    assert len(live.schedule.sessions) > 2 * 5
+    assert len(live.driver.post.errands) <= 5
+
+
 def test_what_cannot_be_resumed(federation: Federation, tmp_path: Path) -> None:
     whole(federation, tmp_path / "whole", "fedavg")
     out = tmp_path / "whole/run"
