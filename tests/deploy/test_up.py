@@ -21,10 +21,12 @@ pytestmark = pytest.mark.flower
 
 from safetensors.numpy import load_file  # noqa: E402
 
+from pipecycle.deploy.federation import Federation  # noqa: E402
 from pipecycle.deploy.journal import read_trace  # noqa: E402
 from pipecycle.deploy.keeper import Kin  # noqa: E402
+from pipecycle.deploy.loopback import Failed  # noqa: E402
 from pipecycle.deploy.table import Tail  # noqa: E402
-from pipecycle.deploy.up import Site, Terms  # noqa: E402
+from pipecycle.deploy.up import Site, Terms, _watch  # noqa: E402
 from pipecycle.energy import UNIT  # noqa: E402
 from pipecycle.errors import InputError  # noqa: E402
 
@@ -154,3 +156,23 @@ def test_how_nodes_were_started_is_kept(tmp_path: Path) -> None:
     assert site.agree(Terms(), resume=True) == Terms()
     with pytest.raises(InputError, match=r"--tls: the run was begun without it"):
         site.agree(Terms(tls=True), resume=True)
+
+
+def test_a_question_without_an_answer_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking the SuperLink may fail while it is busy; only when it fails again and again something is wrong."""
+    monkeypatch.setattr("pipecycle.deploy.up.LISTEN", 0.0)
+    monkeypatch.setattr("pipecycle.deploy.up.time.sleep", lambda seconds: None)
+    federation, said = Federation(tmp_path), [True, False, True, True, True, True, False]
+
+    def verdict(run: str | None = None) -> tuple[str, str]:
+        if said.pop(0):
+            raise Failed("busy")
+        return ("running", "") if said else ("finished:completed", "")
+
+    monkeypatch.setattr(Federation, "verdict", lambda self: verdict())
+    tail = Tail(tmp_path / "trace.jsonl")
+    assert _watch(federation, tail, lambda view, one: None).completed
+    said += [True] * 9
+    with pytest.raises(Failed, match="busy"):
+        _watch(federation, tail, lambda view, one: None)
+    assert len(said) == 4

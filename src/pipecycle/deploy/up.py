@@ -14,6 +14,7 @@ from pipecycle.config import read_toml, toml
 from pipecycle.deploy.federation import Federation, lines, status
 from pipecycle.deploy.init import read_app, write_app
 from pipecycle.deploy.journal import STATE
+from pipecycle.deploy.loopback import Failed
 from pipecycle.deploy.settings import NodeSettings, RunSettings, Scalar
 from pipecycle.deploy.stopping import stoppable
 from pipecycle.deploy.table import Tail, View
@@ -22,6 +23,8 @@ from pipecycle.files import write
 
 LISTEN = 10.0
 """Seconds between two questions to the SuperLink what has become of the run: each takes a second of a core."""
+PATIENCE = 5
+"""Questions in a row that may go unanswered."""
 Say = Callable[[str], None]
 Show = Callable[[View, Federation], None]
 
@@ -160,7 +163,7 @@ def _watch(federation: Federation, tail: Tail, show: Show) -> Outcome:
     """Until the SuperLink says that the run is over; it is asked beside, so that the table goes on meanwhile."""
     asker = ThreadPoolExecutor(1)
     question: Future[tuple[str, str]] | None = None
-    asked = time.monotonic()
+    asked, unanswered = time.monotonic(), 0
     try:
         while True:
             view = tail.read()
@@ -171,7 +174,14 @@ def _watch(federation: Federation, tail: Tail, show: Show) -> Outcome:
             if question is None and (view.ended is not None or time.monotonic() - asked > LISTEN):
                 question = asker.submit(federation.verdict)
             if question is not None and question.done():
-                (verdict, why), question, asked = question.result(), None, time.monotonic()
+                try:
+                    verdict, why = question.result()
+                    unanswered = 0
+                except Failed:  # a busy machine: no reason to end a run that goes on
+                    verdict, unanswered = "", unanswered + 1
+                    if unanswered == PATIENCE:
+                        raise
+                question, asked = None, time.monotonic()
                 if verdict.startswith("finished"):
                     if not verdict.endswith("completed"):
                         why = f"{why.rstrip('.') or 'no reason was given'} (see {federation.keep_server_log()})"
