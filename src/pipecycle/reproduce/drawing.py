@@ -204,7 +204,7 @@ def _line(
         return
     style = STYLES[policy]
     if found.sd is not None:
-        low, high = found.mean - found.sd, found.mean + found.sd
+        low, high = np.maximum(found.mean - found.sd, 0.0), np.minimum(found.mean + found.sd, 100.0)
         pane.fill_between(found.x, low, high, color=style.ink, alpha=0.13, linewidth=0)
     look = drawn(style) | {"markersize": 3.2, "linewidth": 1.4 if policy == "pipecycle" else 0.9}
     y = found.mean
