@@ -43,9 +43,10 @@ class Emulated:
     def advance(self, account: Account, slot: int) -> None:
         while len(self.column) <= slot:
             self.column = np.concatenate([self.column, self.weather.block(BLOCK)[:, self.client]])
-        for gained in self.column[account.slot + 1 : slot + 1].tolist():
+        page = account.page
+        for gained in self.column[page.slot + 1 : slot + 1].tolist():
             account.gain(gained)
-        account.slot = max(account.slot, slot)
+        page.slot = max(page.slot, slot)
 
 
 class Gauge:
@@ -58,7 +59,7 @@ class Gauge:
 
     def advance(self, account: Account, slot: int) -> None:
         account.measure(int(quanta(self.read(), "gauge")))
-        account.slot = max(account.slot, slot)
+        account.page.slot = max(account.page.slot, slot)
 
     def read(self) -> float:
         try:

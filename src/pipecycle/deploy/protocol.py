@@ -92,7 +92,8 @@ class Order:
 
 @frozen
 class Report:
-    """A node's battery: quanta since its ledger was opened, as of the end of slot `at`."""
+    """A node's battery: quanta since its ledger was opened, as of the end of slot `at`.  `spent` is on this run alone;
+    what other runs have spent counts as overflowed."""
 
     at: int
     harvested: int

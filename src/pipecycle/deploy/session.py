@@ -81,9 +81,10 @@ class Node:
             return self.reply(message, self.said(order, "present"))
         known = self.ledger.answer(order.key)
         if known is not None:
+            self.ledger.save()  # the run was heard of
             return Message(unpack(known), reply_to=message)
         self.battery.advance(self.account, order.slot)
-        if order.client != self.node.partition_id or order.k <= self.account.last:
+        if order.client != self.node.partition_id or order.k <= self.account.page.last:
             other = order.client != self.node.partition_id
             reason = f"this is client {self.node.partition_id}" if other else "an old order, its answer is not kept"
             self.ledger.save()
@@ -98,7 +99,7 @@ class Node:
         if self.account.level < order.need:
             return f"battery {show(self.account.level)} units, needs {show(order.need)}"
         if order.kept >= 0:
-            mine = self.ledger.kept(order.run, order.kept)
+            mine = self.ledger.kept(order.kept)
             if mine is None:
                 return "the kept model is gone"
             message.content["kept"] = unpack(mine)["arrays"]
@@ -119,9 +120,9 @@ class Node:
         self.burn(order, steps, seconds)
         if content is not None:
             if order.payload == "logits" and "arrays" in content:
-                self.ledger.keep(order.run, order.k, pack(RecordDict({"arrays": content.pop("arrays")})))
+                self.ledger.keep(order.key, pack(RecordDict({"arrays": content.pop("arrays")})))
             if self.wait(order, began):
-                self.account.uploads += order.fee
+                self.account.pay(upload=order.fee)
             else:
                 content, reason = None, "no energy to report"
         told = self.said(order, "failed" if content is None else "trained", reason[:500])
@@ -134,7 +135,7 @@ class Node:
             if self.battery.emulated:
                 passed = int(step * seconds / steps / order.slot_seconds) if order.slot_seconds else step
                 self.battery.advance(self.account, order.slot + passed)
-            self.account.training += order.step
+            self.account.pay(training=order.step)
         if order.slot_seconds or not self.battery.emulated:
             passed = int(seconds / order.slot_seconds) if order.slot_seconds else max(0, steps - 1)
             self.battery.advance(self.account, order.slot + passed)
@@ -149,8 +150,8 @@ class Node:
                     return False
                 self.timer.sleep(min(order.slot_seconds, order.seconds - passed))
                 self.battery.advance(self.account, order.slot + int((self.timer.now() - began) / order.slot_seconds))
-            elif self.account.slot < last and self.battery.emulated:
-                self.battery.advance(self.account, self.account.slot + 1)
+            elif self.account.page.slot < last and self.battery.emulated:
+                self.battery.advance(self.account, self.account.page.slot + 1)
             else:
                 return False
         return True
@@ -162,7 +163,7 @@ class Node:
     def keep(self, order: Order, message: Message, told: Answer, content: RecordDict | None = None) -> Message:
         """Settle the session's energy together with its answer, then let it go."""
         records = write_answer(told, content)
-        self.ledger.settle(order.key, order.k, pack(records), order.settled)
+        self.ledger.settle(order, pack(records))
         return Message(records, reply_to=message)
 
     @staticmethod

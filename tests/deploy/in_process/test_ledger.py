@@ -1,0 +1,254 @@
+"""A node's ledger: runs that take turns, models that stay on the node, kills between any two writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from pipecycle.deploy import RunSettings, client_app, ledger
+from pipecycle.deploy.learning import own
+from pipecycle.deploy.protocol import Order, write_arrays
+from pipecycle.energy import UNIT
+
+pytestmark = pytest.mark.flower
+Federation = Callable[..., SimpleNamespace]
+Ledgers = Callable[[Path], dict[int, dict[str, Any]]]
+RUN = RunSettings(clients=3, session=4, harvest="always", initial=40.0)
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+
+
+class Killed(BaseException):
+    """Nothing catches it."""
+
+
+class Node:
+    """One node with its ledger in a folder."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder, self.app = folder, client_app()
+        node = {"partition-id": 0, "ledger": str(folder / "ledger.json"), **settings}
+        self.context = Context(1, 1, node, RecordDict(), RUN.flat())
+
+    def ask(self, k: int = 0, slot: int = 5, run: str = "r", **changes: Any) -> RecordDict:
+        values = {"client": 0, "steps": 4, "need": 5 * UNIT, "step": UNIT, "fee": UNIT, "seconds": 60.0, **changes}
+        learning = own(RUN)
+        content = RecordDict(
+            {
+                "pipecycle": Order(run, k=k, slot=slot, **values).record(),
+                "config": ConfigRecord({"classes": 10}),
+                "arrays": write_arrays(learning.named(learning.initial)),
+            }
+        )
+        message = Message(content, 1, "train")
+        message.metadata.__dict__["_message_id"] = "m"
+        return self.app(message, self.context).content
+
+    def distil(self, k: int, slot: int, kept: int = -1, **changes: Any) -> RecordDict:
+        return self.ask(k, slot, payload="logits", kept=kept, **changes)
+
+    @property
+    def books(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "ledger.json").read_text())
+        return found
+
+    @property
+    def files(self) -> list[str]:
+        return sorted(
+            path.name for path in self.folder.iterdir() if path.name not in ("ledger.json", "ledger.json.lock")
+        )
+
+
+def units(content: RecordDict) -> tuple[str, float, float, int]:
+    energy = content["energy"]
+    return content["pipecycle"]["outcome"], energy["battery"] / UNIT, energy["spent"] / UNIT, energy["at"]
+
+
+def same(one: RecordDict, other: RecordDict) -> bool:
+    names = list(one)
+    return names == list(other) and all(one[name] == other[name] for name in names)
+
+
+def test_runs_that_take_turns_harvest_every_slot_once_and_train_every_key_once(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    first = node.ask(run="a", slot=50)
+    assert units(first) == ("trained", 40 + 54 - 5, 5, 53)
+    # The other run's weather is its own; the battery is the same, and what was spent is spent.
+    assert units(node.ask(k=-1, run="b", slot=2)) == ("present", 89 + 3, 0, 2)
+    assert same(node.ask(run="a", slot=50), first)
+    assert units(node.ask(k=-1, run="b", slot=3)) == ("present", 89 + 4, 0, 3)
+    assert units(node.ask(run="a", k=1, slot=60)) == ("trained", 93 + 10 - 5, 10, 63)
+    second = node.ask(run="b", slot=4)
+    assert units(second) == ("trained", 98 + 4 - 5, 5, 7)
+    assert same(node.ask(run="a", slot=50), first)
+    assert same(node.ask(run="b", slot=4), second)
+    books = node.books
+    assert books["harvested"] == (40 + 64 + 8) * UNIT
+    assert (books["training"], books["uploads"], books["broken"]) == (12 * UNIT, 3 * UNIT, 0)
+    assert units(node.ask(k=-1, run="a", slot=63)) == ("present", 97, 10, 63)
+
+
+def test_two_servers_may_share_their_nodes(federation: Federation, ledgers: Ledgers, tmp_path: Path) -> None:
+    """Slot by slot in turns: neither takes what the other has its nodes spend for a lie."""
+    options = {"policy": "fedavg", "clients": 3, "slots": 60, "session": 4, "initial": 300.0, "run_it": False}
+    one, other = (federation(tmp_path, **options) for _ in range(2))
+    decide = one.driver.policy.decide
+    other.driver._begin()
+
+    def in_turn(slot: int) -> None:
+        other.driver._slot(slot)
+        decide(slot)
+
+    one.driver.policy.decide = in_turn
+    one.driver.run()
+    other.driver._drain()
+    assert not one.driver.refused
+    assert not other.driver.refused
+    sessions = 0
+    for live in (one, other):
+        counts = live.driver.schedule().status_counts()
+        assert counts["used"] > 10
+        assert counts["lost"] == counts["declined"] == 0
+        sessions += len(live.driver.fleet.lives)
+    books = ledgers(tmp_path)
+    assert sum(book["training"] for book in books.values()) == sessions * 4 * UNIT
+    for client, book in books.items():
+        slots = [page["slot"] + 1 for page in book["runs"].values()]
+        assert len(slots) == 2
+        assert book["harvested"] == (300 + sum(slots)) * UNIT
+        parts = [live.driver.fleet.reports[client].spent for live in (one, other)]
+        assert sum(parts) == book["training"] + book["uploads"]
+
+
+def test_only_the_latest_runs_are_remembered(tmp_path: Path) -> None:
+    node = Node(tmp_path, initial=100.0)
+    first = node.ask(run="0", slot=0)
+    for run in range(1, ledger.RUNS + 2):
+        node.distil(0, 0, run=str(run))
+        assert same(node.ask(run="0", slot=0), first)  # heard of just now
+        assert len(node.books["runs"]) <= ledger.RUNS
+    assert "1" not in node.books["runs"]
+    assert "2" not in node.books["runs"]
+    # An answer each, and a model each of the seven that distil.
+    assert len(node.files) == ledger.RUNS + ledger.RUNS - 1
+
+
+def test_a_kept_model_is_its_runs_own(tmp_path: Path) -> None:
+    for folder in ("alone", "turns"):
+        (tmp_path / folder).mkdir()
+    alone, turns = Node(tmp_path / "alone"), Node(tmp_path / "turns")
+    alone.distil(0, 5, run="a")
+    turns.distil(0, 5, run="a")
+    turns.distil(0, 9, run="b")
+    turns.ask(1, 20, run="b", kept=0)
+    one, other = (node.ask(1, 30, run="a", kept=0) for node in (alone, turns))
+    assert one["arrays"] == other["arrays"]
+    assert Node(tmp_path / "turns").ask(2, 40, run="a", kept=7)["pipecycle"]["reason"] == "the kept model is gone"
+
+
+def test_a_kept_model_stays_until_the_server_cannot_go_back_before_it(tmp_path: Path) -> None:
+    """The server that goes on from a checkpoint with session 0 in it asks again what it has asked after it."""
+    node = Node(tmp_path)
+    node.distil(0, 5)
+    learnt = node.ask(1, 15, kept=0, settled=0)
+    node.distil(2, 25, settled=0)
+    node.distil(3, 35, settled=0)
+    again = node.ask(4, 45, kept=0, settled=0)
+    assert again["pipecycle"]["outcome"] == "trained"
+    assert learnt["arrays"] != again["arrays"]  # other batches
+    assert node.ask(5, 55, kept=3, settled=4)["pipecycle"]["outcome"] == "trained"
+    assert node.ask(6, 65, kept=0, settled=5)["pipecycle"]["reason"] == "the kept model is gone"
+    assert [name.partition(".json.")[2].partition("-")[0] for name in node.files] == ["answer", "kept"]
+
+
+def killing(patch: pytest.MonkeyPatch, at: int) -> None:
+    """Dies before the n-th write or drop, or after it."""
+    left = [at]
+
+    def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+            function(*args, **options)
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+
+        return call
+
+    patch.setattr(ledger, "write", wrapped(ledger.write))
+    patch.setattr(Path, "unlink", wrapped(Path.unlink))
+
+
+@pytest.mark.parametrize("at", range(1, 18))
+def test_a_node_killed_at_any_write_goes_on_from_the_model_that_it_kept(tmp_path: Path, at: int) -> None:
+    """As if it had not been killed: the same logits, the same next model; energy once, and once for a broken one."""
+    nodes = []
+    for folder in ("whole", "killed"):
+        (tmp_path / folder).mkdir()
+        nodes.append(Node(tmp_path / folder))
+        nodes[-1].distil(0, 10)
+    whole, killed = nodes
+    expected = whole.distil(1, 20, kept=0, settled=0)
+    with pytest.MonkeyPatch.context() as patch:
+        killing(patch, at)
+        try:
+            killed.distil(1, 20, kept=0, settled=0)
+        except Killed:
+            dead = True
+        else:
+            dead = False
+    open_then = killed.books["open"]
+    found = killed.distil(1, 20, kept=0, settled=0)
+    assert found["logits"] == expected["logits"]
+    assert found["pipecycle"] == expected["pipecycle"]
+    broken = killed.books["broken"]
+    assert broken == int(dead and open_then != "")
+    assert killed.books["training"] == whole.books["training"] + broken * 4 * UNIT
+    assert killed.books["uploads"] == whole.books["uploads"]
+    assert killed.books["harvested"] == whole.books["harvested"]
+    after = [node.ask(2, 30, kept=1, settled=1) for node in nodes]
+    assert after[0]["arrays"] == after[1]["arrays"]
+    assert killed.files == whole.files
+
+
+def test_what_a_kill_leaves_behind_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.ask(0, 5)
+    kept = node.files
+    orphan = "ledger.json.answer-0123456789abcdef"
+    for name in (orphan, f".{orphan}.4242.partial", ".ledger.json.4242.partial", f"ledger.json.{'kept-' + 16 * 'f'}"):
+        (tmp_path / name).write_text("half")
+    others = ["ledger.json.2", "ledger.json.2.answer-0123456789abcdef", "ledger.json.bak", ".ledger.json.2.77.partial",
+              "my-ledger.json.answer-0123456789abcdef"]  # fmt: skip
+    for name in others:
+        (tmp_path / name).write_text("somebody else's")
+    node.ask(-1, 6)
+    assert node.files == sorted([*kept, *others])
+
+
+def test_a_sweep_needs_no_order_of_files(tmp_path: Path) -> None:
+    """A ledger in Flower's memory forgets alike."""
+    node = Node(tmp_path)
+    node.context.node_config = {"partition-id": 0}
+    for k in range(6):
+        node.distil(k, 10 * k, settled=k - 1)
+    record = node.context.state["pipecycle-ledger"]
+    kinds = sorted(name.partition("-")[0] for name in record)
+    assert kinds == ["answer", "kept", "kept", "ledger"]
+    assert not np.array_equal(*(record[name] for name in record if name.startswith("kept")))
