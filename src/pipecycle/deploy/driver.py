@@ -20,7 +20,7 @@ from pipecycle.deploy.learning import Learning
 from pipecycle.deploy.live import LiveFleet
 from pipecycle.deploy.memory import held
 from pipecycle.deploy.post import Post
-from pipecycle.deploy.protocol import Refused, Report, check_report
+from pipecycle.deploy.protocol import Refused, Report, age, check_report
 from pipecycle.deploy.roster import Arrival, RealTime, Roster, Timer
 from pipecycle.deploy.settings import RunSettings
 from pipecycle.deploy.vault import Vault
@@ -308,6 +308,7 @@ class Driver:
         for event in events:
             if event["event"] == "resume":
                 lives[event["slot"]] = event["life"]
+                self.fleet.forgotten += 1
             if event["event"] in ("roll-call", "reply", "decline", "lost", "refused", "away"):
                 by_slot.setdefault(event["slot"], []).append(event)
             elif event["event"] == "evaluation":
@@ -315,6 +316,7 @@ class Driver:
         self.weights.catch_up(values=False)
         for event in by_slot.get(-1, ()):
             self._apply(event)
+        self.post.life = lives.get(-1, "")
         self._setup()
         for slot in range(saved.slot + 1):
             self.fleet.begin(slot)
@@ -334,12 +336,14 @@ class Driver:
             self.post.life = lives.get(slot, self.post.life)
         self.weights.used.clear()
         self.post.settled = self._answered.copy()
+        self.fleet.forgotten += 1
         reachable = known = set(self.fleet.reachable.nonzero()[0].tolist())
         if self.settings.clock == "wall":
-            self.post.life = secrets.token_hex(4)
+            self.post.life = f"{age(self.post.life) + 1}-{secrets.token_hex(4)}"
             # Who has a session under way speaks with its answer: totals that hold it already would make it look old.
             known = reachable & set(self.fleet.client_of(self.fleet.training()).tolist())
         self.journal.write("resume", saved.slot, life=self.post.life)
+        self.journal.save(self.roster.run, saved.slot, self.identity)  # no two servers may have the same life
         self.roster.slot = saved.slot
         self._roll_call(saved.slot, reachable, known=known)
         for client in sorted(reachable - self.roster.reachable):

@@ -41,14 +41,20 @@ class Page:
 
     slot: int = -1
     """The last slot whose harvest is in."""
+    life: int = 0
+    """The latest life of the run that the node has answered a session of."""
     last: int = -1
-    """The last session (its k) that was answered."""
+    """The last session (its k) of that life."""
     spent: int = 0
     """Quanta."""
     answers: dict[str, str] = field(factory=dict)
     """Key to the name under which the answer is stored."""
     kept: dict[str, str] = field(factory=dict)
     """The same for models that the node has kept for itself, in the order in which they were made."""
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        return self.life, self.last
 
     def model(self, k: int) -> str:
         """Where the model of session k is; the latest, if a server that forgot one has asked for the number again."""
@@ -300,7 +306,7 @@ class Ledger:
         """The session's energy and its answer, in one write."""
         page = self.account.page
         page.answers[order.key] = self._put("answer", order.key, data)
-        page.last = max(page.last, order.k)
+        page.life, page.last = max(page.turn, order.turn)
         page.settle(order.kept, order.settled)
         self.account.open = ""
         self.save()

@@ -80,6 +80,7 @@ class LiveFleet(Fleet):
         self.fees: Ints = np.zeros(clients, np.int64)
         self.paid: Ints = np.zeros(clients, np.int64)  # uploads that the policy has not asked for yet
         self.reports: dict[int, Report] = {}
+        self.forgotten = 0  # orders that a client may have had from servers that died before they wrote them down
         self._bases: dict[int, Base] = {}
         self._left: Ints = np.zeros(clients, np.int64)  # steps that each is expected to have still to do
         self._heard: Ints = np.full(clients, -1)  # the slot in which each was last heard of
@@ -236,7 +237,7 @@ class LiveFleet(Fleet):
         if base is None:
             return None
         cost = at(self.to_train, np.array([client])) + at(self.to_server, np.array([client]))
-        return base.spent + 2 * int(self.asked[client]) * int(np.max(cost))
+        return base.spent + (2 * int(self.asked[client]) + self.forgotten) * int(np.max(cost))
 
     def _begin_anew(self, client: int, report: Report, ahead: int) -> None:
         """The node has lost its ledger and opened another: only the level that it tells counts."""

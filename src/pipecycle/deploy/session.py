@@ -84,7 +84,7 @@ class Node:
             self.ledger.save()  # the run was heard of
             return Message(unpack(known), reply_to=message)
         self.battery.advance(self.account, order.slot)
-        if order.client != self.node.partition_id or order.k <= self.account.page.last:
+        if order.client != self.node.partition_id or order.turn <= self.account.page.turn:
             other = order.client != self.node.partition_id
             reason = f"this is client {self.node.partition_id}" if other else "an old order, its answer is not kept"
             self.ledger.save()

@@ -175,6 +175,36 @@ def test_a_kept_model_stays_until_the_server_cannot_go_back_before_it(tmp_path: 
     assert [name.partition(".json.")[2].partition("-")[0] for name in node.files] == ["answer", "kept"]
 
 
+def test_numbers_are_compared_within_a_life_only(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    old = [node.ask(k, 10 * k) for k in range(4)]
+    new = node.ask(2, 40, life="1-aa")
+    assert units(new)[0] == "trained"
+    assert units(node.ask(3, 50, life="10-cc"))[0] == "trained"
+    # Asked again after all: what is kept is answered, and nothing of an earlier life is begun any more.
+    assert same(node.ask(3, 30), old[3])
+    assert same(node.ask(2, 40, life="1-aa"), new)
+    late = [node.ask(4, 60), node.ask(9, 60, life="1-aa"), node.ask(9, 60, life="9-bb"), node.ask(2, 60, life="10-cc")]
+    assert {one["pipecycle"]["reason"] for one in late} == {"an old order, its answer is not kept"}
+    assert node.books["training"] == 6 * 4 * UNIT
+    # The server has session 3 on disk, whichever life that was.
+    node.ask(4, 70, life="10-cc", settled=3)
+    assert list(node.books["runs"]["r"]["answers"]) == ["r/10-cc/0/4"]
+
+
+def test_the_model_of_a_number_is_the_latest_that_was_made_under_it(tmp_path: Path) -> None:
+    """Session 1 is forgotten by the server, and asked for again on other batches."""
+    for folder in ("straight", "forgotten"):
+        (tmp_path / folder).mkdir()
+    straight, forgotten = Node(tmp_path / "straight"), Node(tmp_path / "forgotten")
+    forgotten.distil(1, 5, steps=2)
+    for node in (straight, forgotten):
+        node.distil(1, 25, life="1-aa")
+    one, other = (node.ask(2, 45, kept=1, life="1-aa", settled=1) for node in (straight, forgotten))
+    assert one["arrays"] == other["arrays"]
+    assert straight.files == forgotten.files
+
+
 def killing(patch: pytest.MonkeyPatch, at: int) -> None:
     """Dies before the n-th write or drop, or after it."""
     left = [at]
