@@ -22,8 +22,8 @@ from pipecycle.deploy.forecast import Forecast
 from pipecycle.deploy.learning import own
 from pipecycle.deploy.ledger import Account, FileStore
 from pipecycle.deploy.local_grid import VirtualTime
+from pipecycle.deploy.packing import pack, unpack
 from pipecycle.deploy.protocol import Order, write_arrays
-from pipecycle.deploy.session import pack, unpack
 from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
 from pipecycle.specs import parse_harvest
@@ -208,9 +208,9 @@ def test_a_gauge_is_the_truth(tmp_path: Path) -> None:
     for text, why in (("lots", "needs the battery's level"), ("-1", "at least 0"), ("nan", "at least 0")):
         gauge.write_text(text)
         with pytest.raises(InputError, match=why):
-            Gauge(gauge).read()
+            Gauge(gauge, VirtualTime()).read()
     with pytest.raises(InputError, match="cannot be read"):
-        Gauge(tmp_path / "nowhere").read()
+        Gauge(tmp_path / "nowhere", VirtualTime()).read()
 
 
 def test_the_machines_own_battery(monkeypatch: pytest.MonkeyPatch) -> None:
