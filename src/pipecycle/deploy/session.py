@@ -183,11 +183,11 @@ class Node:
 
 
 def _samples(content: RecordDict) -> int:
-    """What the app says it has used, under Flower's usual name."""
+    """What the app says it has used, under Flower's usual name; apps that do not say count alike."""
     for record in content.metric_records.values():
         count = record.get("num-examples")
         if isinstance(count, int | float):
             if not isfinite(count) or abs(count) > MOST_SAMPLES:
                 raise InputError(f"num-examples = {count}: needs at most {MOST_SAMPLES}")
             return int(count)
-    return 0
+    return 1
