@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,26 +50,28 @@ class Page:
     answers: dict[str, str] = field(factory=dict)
     """Key to the name under which the answer is stored."""
     kept: dict[str, str] = field(factory=dict)
-    """The same for models that the node has kept for itself, in the order in which they were made."""
+    """The same for models that the node has kept for itself."""
 
     @property
     def turn(self) -> tuple[int, int]:
         return self.life, self.last
 
     def model(self, k: int) -> str:
-        """Where the model of session k is; the latest, if a server that forgot one has asked for the number again."""
-        return next((name for key, name in reversed(self.kept.items()) if _number(key) == k), "")
+        """Where the model of session k is."""
+        return next((name for key, name in self.kept.items() if _number(key) == k), "")
 
-    def settle(self, named: int, settled: int) -> None:
-        """Forget what the server has on disk: a server that goes on from there may ask again for answers beyond
-        `settled`, and to go on from the last model before or the one that it has just `named`."""
-        self.answers = {key: name for key, name in self.answers.items() if _number(key) > settled}
-        needed = {named, max((k for k in map(_number, self.kept) if k <= settled), default=-1)}
-        self.kept = {
-            key: name
-            for key, name in self.kept.items()
-            if _number(key) > settled or (_number(key) in needed and name == self.model(_number(key)))
-        }
+    def settle(self, order: Order) -> None:
+        """Forget what no server can name any more.  One that goes on from what is settled may ask again for answers
+        beyond it, and to go on from the last model before or the one that this order names.  Other sessions with this
+        number or a later one were asked for by servers that died before they wrote it down."""
+
+        def known(stored: dict[str, str]) -> dict[str, str]:
+            return {key: name for key, name in stored.items() if _number(key) < order.k or key == order.key}
+
+        self.answers = {key: name for key, name in known(self.answers).items() if _number(key) > order.settled}
+        kept = known(self.kept)
+        needed = {order.kept, max((k for k in map(_number, kept) if k <= order.settled), default=-1)}
+        self.kept = {key: name for key, name in kept.items() if _number(key) > order.settled or _number(key) in needed}
 
 
 def _number(key: str) -> int:
@@ -198,13 +200,15 @@ class FileStore:
             return None
 
     def only(self, names: Collection[str]) -> None:
-        """Also what a process left that was killed while it wrote; nobody else's files, whatever they are called."""
+        """Also what a process left that was killed while it wrote; nobody else's files, whatever they are called.  The
+        books are written by now: what cannot be swept today can be another time."""
         mine = re.compile(rf"{re.escape(self.path.name)}\.({_NAME})")
         partial = re.compile(rf"\.{re.escape(self.path.name)}(\.{_NAME})?\.\d+\.partial")
-        for path in list(self.path.parent.iterdir()):
-            found = mine.fullmatch(path.name)
-            if (found and found[1] not in names) or partial.fullmatch(path.name):
-                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            for path in list(self.path.parent.iterdir()):
+                found = mine.fullmatch(path.name)
+                if (found and found[1] not in names) or partial.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
 
     def _beside(self, name: str) -> Path:
         return self.path.with_name(f"{self.path.name}.{name}")
@@ -307,7 +311,7 @@ class Ledger:
         page = self.account.page
         page.answers[order.key] = self._put("answer", order.key, data)
         page.life, page.last = max(page.turn, order.turn)
-        page.settle(order.kept, order.settled)
+        page.settle(order)
         self.account.open = ""
         self.save()
 
