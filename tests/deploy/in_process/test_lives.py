@@ -60,7 +60,7 @@ def test_by_the_wall_clock_numbers_used_after_the_last_checkpoint_may_be_used_ag
     """Killed right after sessions were sent out, again and again: nodes train and answer what nobody remembers, and
     what the next server asks for under the same number is no old order."""
     policy, _, chosen = policy.partition(" ")
-    options = {**WALL, "policy": policy, "policy_settings": chosen, "slot_seconds": seconds, "slack": 2, "slots": 110,
+    options = {**WALL, "policy": policy, "policy_settings": chosen, "slot_seconds": seconds, "slack": 2, "slots": 70,
                "initial": 400.0, "out": str(tmp_path / "run")}  # fmt: skip
     killed = list[int]()
     for life in range(4):

@@ -59,7 +59,7 @@ def simulate(script: str, tmp_path: Path, settings: dict[str, Any] | None = None
                 listening.add(name)
                 if not ip_address(address.removeprefix("::ffff:")).is_loopback:
                     outside.add((name, address))
-            time.sleep(0.1)
+            time.sleep(0.4)
     finally:
         if process.poll() is None:
             process.terminate()
