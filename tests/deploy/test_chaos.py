@@ -38,6 +38,7 @@ SETTINGS = {
     "lr": 0.2,
     "harvest": "bernoulli:0.5",
     "evaluate-every": 10,
+    "pin-nodes": True,
 }
 
 
@@ -149,6 +150,13 @@ def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
     assert killed[1] in lost, trace
     back = [event for event in trace if event["event"] == "roll-call" and event["client"] == killed[0]]
     assert len(back) >= 2, "the restarted node was not heard of again"
+
+    # Keys make ids last, over restarts of nodes and of the SuperLink: everybody was one node throughout.
+    told = {(event["client"], event["node"]) for event in trace if event["event"] == "roll-call"}
+    assert sorted(client for client, _ in told) == list(range(NODES))
+    assert len({node for _, node in told}) == NODES
+    # Whatever befell them, they were honest.
+    assert not [event for event in [*trace, *until_then] if event["event"] == "refused"]
 
     evaluations = [event["accuracy"] for event in trace if event["event"] == "evaluation"]
     assert evaluations[-1] >= 40.0, evaluations

@@ -21,6 +21,7 @@ from pipecycle.deploy import RunSettings  # noqa: E402
 from pipecycle.deploy.certificates import make_authority, make_node_key  # noqa: E402
 from pipecycle.deploy.federation import Federation  # noqa: E402
 from pipecycle.deploy.init import write_app  # noqa: E402
+from pipecycle.deploy.journal import read_trace  # noqa: E402
 from pipecycle.deploy.keeper import Kin  # noqa: E402
 from pipecycle.deploy.loopback import SWITCHES  # noqa: E402
 from pipecycle.deploy.table import Tail  # noqa: E402
@@ -58,7 +59,7 @@ class Watched:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """A run with TLS and keys, three nodes and three intruders that claim to be node 0."""
     home = tmp_path_factory.mktemp("live")
-    settings = {**BITS, "clients": 3, "out": str(home / "run")}
+    settings = {**BITS, "clients": 3, "pin-nodes": True, "out": str(home / "run")}
     write_app(home / "app", RunSettings())
     stranger = make_node_key(home / "stranger", 0)
     other = make_authority(home / "other")
@@ -117,6 +118,8 @@ def test_who_has_no_key_or_trusts_another_is_refused(finished: dict[str, Any]) -
     online = [node for node in finished["nodes"] if node["status"] == "online"]
     assert len(online) == 3
     assert finished["trace"].total["refused"] == finished["trace"].total["lost"] == 0
+    pins = [event for event in read_trace(finished["home"] / "run" / "trace.jsonl") if event["event"] == "pin"]
+    assert {node for pin in pins for node in pin["nodes"]} == {node["node-id"] for node in online}
 
 
 def test_nothing_leaves_the_machine(finished: dict[str, Any]) -> None:

@@ -21,8 +21,14 @@ pytestmark = pytest.mark.flower
 
 from safetensors.numpy import load_file  # noqa: E402
 
+from pipecycle.deploy.federation import Federation  # noqa: E402
+from pipecycle.deploy.journal import read_trace  # noqa: E402
 from pipecycle.deploy.keeper import Kin  # noqa: E402
+from pipecycle.deploy.loopback import Failed  # noqa: E402
 from pipecycle.deploy.table import Tail  # noqa: E402
+from pipecycle.deploy.up import Site, Terms, _watch  # noqa: E402
+from pipecycle.energy import UNIT  # noqa: E402
+from pipecycle.errors import InputError  # noqa: E402
 
 from .shared import BITS, in_process, same, until  # noqa: E402
 
@@ -53,7 +59,7 @@ def options(settings: dict[str, Any]) -> list[str]:
 
 def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up) -> None:
     settings = {**BITS, "clock": "logical", "slack": 0, "slots": 8, "initial": 40.0}  # sessions may be paid twice
-    process = up("app", "--nodes", "2", "--json", *options(settings))
+    process = up("app", "--nodes", "2", "--tls", "--node", "capacity=60", "--json", *options(settings))
     kin = Kin(process.pid)
     tail = Tail(tmp_path / "app" / "run" / "trace.jsonl")
 
@@ -78,12 +84,32 @@ def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up) 
     assert kin.look() == set()
     assert not (tmp_path / "app" / "federation" / "running.json").exists()
 
+    # Who goes on need not say again how the nodes were started, and cannot say something else.
+    sentence = "--node capacity=50.0: the run was begun with capacity=60.0"
+    other = up("app", "--resume", "--node", "capacity=50")
+    _, said = other.communicate(timeout=60)
+    assert (other.returncode, said.strip()) == (2, f"pipecycle: {sentence}")
+    for node in range(2):
+        (tmp_path / "app" / "federation" / "nodes" / str(node) / "node.toml").unlink()
     again = up("app", "--resume", "--json")
     answer, said = again.communicate(timeout=240)
     assert again.returncode == 0, said
+    assert "with TLS" in said
+    assert "with registered keys" in said
+    for node in range(2):
+        told = (tmp_path / "app" / "federation" / "nodes" / str(node) / "node.toml").read_text()
+        assert "capacity = 60.0" in told
+        ledger = json.loads((tmp_path / "app" / "federation" / "nodes" / str(node) / "ledger.json").read_text())
+        assert ledger["capacity"] == 60 * UNIT
     assert json.loads(answer)["verdict"] == "finished:completed"
     live = load_file(tmp_path / "app" / "run" / "model.safetensors")
     assert same(live, in_process(tmp_path / "local", {**settings, "clients": 2}))
+    # Another SuperLink has given the nodes other ids, so clients are pinned to them anew.
+    trace = read_trace(tmp_path / "app" / "run" / "trace.jsonl")
+    pins = [event for event in trace if event["event"] == "pin"]
+    assert any("anew" in event for event in pins)
+    assert len({node for event in pins for node in event["nodes"]}) == 4
+    assert not [event for event in trace if event["event"] == "refused"]
     report = ["report", "app/run", "--out", "report.html"]
     subprocess.run([sys.executable, "-m", "pipecycle", *report], cwd=tmp_path, check=True, capture_output=True)
     assert (tmp_path / "report.html").stat().st_size > 100_000
@@ -115,3 +141,38 @@ def test_a_failed_run_says_why(tmp_path: Path, up: Up) -> None:
     assert "odd.npz" in answer
     assert (tmp_path / "app" / "federation" / "logs" / "serverapp.log").exists()
     assert kin.look() == set()
+
+
+def test_how_nodes_were_started_is_kept(tmp_path: Path) -> None:
+    site, begun = Site(tmp_path), Terms(True, {"battery": 'gauge:/run/a "b"', "capacity": 60.0})
+    site.federation.mkdir()
+    site.terms.write_text(begun.text())
+    assert site.agree(Terms(), resume=True) == begun
+    assert site.agree(Terms(True, {"capacity": 60.0}), resume=True) == begun
+    with pytest.raises(InputError, match=r"--node pace=0.5: the run was begun without pace"):
+        site.agree(Terms(node={"pace": 0.5}), resume=True)
+    assert site.agree(Terms(), resume=False) == Terms()
+    site.terms.write_text(Terms().text())
+    assert site.agree(Terms(), resume=True) == Terms()
+    with pytest.raises(InputError, match=r"--tls: the run was begun without it"):
+        site.agree(Terms(tls=True), resume=True)
+
+
+def test_a_question_without_an_answer_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking the SuperLink may fail while it is busy; only when it fails again and again something is wrong."""
+    monkeypatch.setattr("pipecycle.deploy.up.LISTEN", 0.0)
+    monkeypatch.setattr("pipecycle.deploy.up.time.sleep", lambda seconds: None)
+    federation, said = Federation(tmp_path), [True, False, True, True, True, True, False]
+
+    def verdict(run: str | None = None) -> tuple[str, str]:
+        if said.pop(0):
+            raise Failed("busy")
+        return ("running", "") if said else ("finished:completed", "")
+
+    monkeypatch.setattr(Federation, "verdict", lambda self: verdict())
+    tail = Tail(tmp_path / "trace.jsonl")
+    assert _watch(federation, tail, lambda view, one: None).completed
+    said += [True] * 9
+    with pytest.raises(Failed, match="busy"):
+        _watch(federation, tail, lambda view, one: None)
+    assert len(said) == 4

@@ -38,7 +38,7 @@ class LogicalClock:
             return flight.session < 0 or flight.order.slot + flight.order.steps - 1 <= slot
 
         found, pause = roster.look(due), TICK
-        while any(due(flight) for flight in roster.flights.values()):
+        while any(due(flight) and flight.urgent for flight in roster.flights.values()):
             roster.timer.sleep(pause)
             found, pause = found + roster.look(due), min(LOOK, 1.5 * pause)
         # A node that had to wait for the energy to report is heard of in the slot before it could.

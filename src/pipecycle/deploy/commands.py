@@ -24,7 +24,7 @@ from pipecycle.specs import FORMS
 
 if TYPE_CHECKING:
     from pipecycle.deploy.federation import Federation
-    from pipecycle.deploy.up import Outcome, Site
+    from pipecycle.deploy.up import Outcome, Site, Terms
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -108,7 +108,7 @@ def up(
     --resume goes on. Options win over the app's settings, for this run. Example:
     pipecycle deploy up --nodes 4 --tls --policy fedavg --set slots=90"""
     _need_flower()
-    from pipecycle.deploy.up import Site
+    from pipecycle.deploy.up import Site, Terms
 
     if folder is not None and dir_ is not None:
         raise InputError(f"DIR and --dir {dir_}: give one of them, not both")
@@ -120,14 +120,15 @@ def up(
     for key in own.keys() & {"partition-id", "ledger"}:
         raise InputError(f"--node {key}={own[key]}: differs between nodes, so it is not for you to give")
     described = NodeSettings.of(own).flat()
+    terms = site.agree(Terms(tls, {key: described[key] for key in own}), resume=resume)
     begin = {} if site.has_app else DEMO
-    chosen = site.prepare({**begin, **given}, resume=resume, fresh=fresh)
+    chosen = site.prepare({**begin, **given}, resume=resume, fresh=fresh, tls=terms.tls)
     console = Console(stderr=as_json)
-    outcome = _conduct(site, chosen, {key: described[key] for key in own}, tls, console)
+    outcome = _conduct(site, chosen, terms, console)
     _close(site, outcome, console, as_json)
 
 
-def _conduct(site: Site, chosen: RunSettings, node: dict[str, Scalar], tls: bool, console: Console) -> Outcome:
+def _conduct(site: Site, chosen: RunSettings, terms: Terms, console: Console) -> Outcome:
     """With a live table at a terminal, elsewhere with a line per evaluation."""
     from pipecycle.deploy.loopback import Failed
     from pipecycle.deploy.up import conduct
@@ -150,14 +151,14 @@ def _conduct(site: Site, chosen: RunSettings, node: dict[str, Scalar], tls: bool
 
     try:
         if not console.is_terminal:
-            return conduct(site, chosen, node, tls=tls, say=say, show=notice)
+            return conduct(site, chosen, terms, say=say, show=notice)
         with Live(Text("starting ..."), console=console, refresh_per_second=4, transient=True) as live:
 
             def show(view: View, federation: Federation) -> None:
                 notice(view, federation)
                 live.update(view.render())
 
-            return conduct(site, chosen, node, tls=tls, say=say, show=show)
+            return conduct(site, chosen, terms, say=say, show=show)
     except KeyboardInterrupt:
         say("Stopped; every process has ended.")
         if site.trace.exists():

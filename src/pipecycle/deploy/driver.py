@@ -15,12 +15,13 @@ from flwr.serverapp import Grid
 from pipecycle.deploy.clocks import Clock, LogicalClock, WallClock
 from pipecycle.deploy.folder import Folder
 from pipecycle.deploy.forecast import Forecast
-from pipecycle.deploy.journal import VAULT, Event, Journal
+from pipecycle.deploy.journal import VAULT, Event, Journal, orders
 from pipecycle.deploy.learning import Learning
 from pipecycle.deploy.live import LiveFleet
 from pipecycle.deploy.memory import held
+from pipecycle.deploy.pins import Pins
 from pipecycle.deploy.post import Post
-from pipecycle.deploy.protocol import Refused, Report, age, check_report
+from pipecycle.deploy.protocol import Refused, Report, age
 from pipecycle.deploy.roster import Arrival, RealTime, Roster, Timer
 from pipecycle.deploy.settings import RunSettings
 from pipecycle.deploy.vault import Vault
@@ -36,7 +37,7 @@ from pipecycle.world import World
 
 UNSURE = 5
 """Sessions' lengths after which a client that is believed to be short of energy is asked."""
-NOT_DECISIVE = ("resume", "out", "slots", "roll-call", "deadline", "margin")
+NOT_DECISIVE = ("resume", "out", "slots", "roll-call", "deadline", "margin", "pin-nodes")
 
 
 class Driver:
@@ -70,6 +71,7 @@ class Driver:
             session=run.session,
             most=int(quanta(run.capacity, "capacity")),
             timer=timer,
+            pins=Pins() if run.pin_nodes else None,
         )
         self.post = Post(run, learning, self.fleet, self.weights, self.roster, self.ratio)
         self.clock: Clock = LogicalClock()
@@ -126,6 +128,7 @@ class Driver:
         self.policy.decide(slot)
         self._made(slot)
         self.roster.slot = slot
+        leaving: list[int] = []
         for launch in self.fleet.take_launched():
             self.post.note(slot, launch)
             sessions, clients = launch.sessions.tolist(), launch.clients.tolist()
@@ -133,8 +136,8 @@ class Driver:
             self.journal.write(
                 "launch", slot, sessions=sessions, clients=clients, reference=reference, payload=launch.payload
             )
-            for session in sessions:
-                self.post.send(session)
+            leaving += sessions
+        self._send(leaving)
         # 3. Train: one step is expected of everybody in a session.
         self.fleet.train()
         # 4. Listen until the slot is over, and put what was heard before the policy.
@@ -142,6 +145,7 @@ class Driver:
         events = [self.post.event(one) for one in sorted(self.clock.arrivals(slot, self.roster), key=_order)]
         for event in events:
             self.journal.write(slot=slot, **event)
+        self._note_pins(slot)
         self._warn(slot, events)
         self._collect(slot, events)
         self._made(slot)
@@ -149,6 +153,12 @@ class Driver:
         self._record()
         self._look(slot)
         self._save(slot)
+
+    def _send(self, sessions: list[int]) -> None:
+        if sessions:
+            self.journal.sync()
+        for session in sessions:
+            self.post.send(session)
 
     def _collect(self, slot: int, events: list[Event]) -> None:
         done: list[int] = []
@@ -207,9 +217,15 @@ class Driver:
                     continue
                 self.journal.write(slot=slot, **event, **mark)
                 self._apply(event)
+            self._note_pins(slot)
             if wanted <= self.roster.reachable or self.roster.timer.now() >= until:
                 return
             self.roster.timer.sleep(0.25)
+
+    def _note_pins(self, slot: int) -> None:
+        news = self.roster.pins.news() if self.roster.pins is not None else None
+        if news is not None:
+            self.journal.write("pin", slot, **news)
 
     def _made(self, slot: int, *, values: bool = True) -> None:
         """Evaluate the recipes that the policy has just asked for; without `values` they exist already."""
@@ -238,13 +254,14 @@ class Driver:
         if self.journal.save(self.roster.run, slot, self.identity) or self.journal.folder is None:
             self.weights.forget()
             self.post.settled = self._answered.copy()
+            self.post.forget()
             self._prune()
 
     def _prune(self) -> None:
         """Drop the versions that neither the policy nor a session under way has any use for."""
         numbers = held(self.policy)
         if numbers is not None:
-            errands = [self.post.errands[session] for session in self.fleet.training().tolist()]
+            errands = self.post.errands.values()
             self.weights.prune(numbers | {one.reference for one in errands} | {one.teacher for one in errands})
 
     def schedule(self) -> Schedule:
@@ -267,15 +284,17 @@ class Driver:
             for arrival in self.roster.look():
                 if arrival.answer is not None:
                     try:
-                        check_report(arrival.answer.report, self.fleet.reports.get(arrival.client), self.roster.most)
+                        self.post.check(arrival.client, arrival.answer)
                     except Refused:
                         continue
                     self.fleet.reports[arrival.client] = arrival.answer.report
             self.roster.timer.sleep(0.05)
 
     def _end(self) -> Schedule:
+        """The closing files, and then the trace's last line: a run that has it is complete."""
         found = self.schedule()
         version = self.lineage.published
+        self.folder.finish(found, self.levels, self.weights.version(version), self.counts, self.refused)
         ledgers = {str(client): attrs.astuple(report) for client, report in sorted(self.fleet.reports.items())}
         self.journal.write(
             "end",
@@ -285,7 +304,6 @@ class Driver:
             refused=dict(self.refused),
             ledgers=ledgers,
         )
-        self.folder.finish(found, self.levels, self.weights.version(version), self.counts, self.refused)
         self._save(self.settings.slots - 1)
         return found
 
@@ -300,19 +318,19 @@ class Driver:
             self.journal.write("warning", slot, why=why)
 
     def _go_on(self) -> int:
-        """Replay the trace through the policy, then send out again what was under way, under the same keys."""
+        """Replay the trace through the policy, then send out again what was under way."""
         saved, events = self.journal.resume(self.identity)
+        if saved.slot + 1 >= self.settings.slots and events[-1]["event"] == "end":
+            raise InputError(f"{self.settings.out}: that run has ended; there is nothing to go on with")
         self.roster.run = saved.run
         by_slot: dict[int, list[Event]] = {}
         lives: dict[int, str] = {}
         for event in events:
             if event["event"] == "resume":
                 lives[event["slot"]] = event["life"]
-                self.fleet.forgotten += 1
             if event["event"] in ("roll-call", "reply", "decline", "lost", "refused", "away"):
                 by_slot.setdefault(event["slot"], []).append(event)
-            elif event["event"] == "evaluation":
-                self.learning.recall(event)
+        self._recall(events)
         self.weights.catch_up(values=False)
         for event in by_slot.get(-1, ()):
             self._apply(event)
@@ -336,7 +354,6 @@ class Driver:
             self.post.life = lives.get(slot, self.post.life)
         self.weights.used.clear()
         self.post.settled = self._answered.copy()
-        self.fleet.forgotten += 1
         reachable = known = set(self.fleet.reachable.nonzero()[0].tolist())
         if self.settings.clock == "wall":
             self.post.life = f"{age(self.post.life) + 1}-{secrets.token_hex(4)}"
@@ -346,13 +363,32 @@ class Driver:
         self.journal.save(self.roster.run, saved.slot, self.identity)  # no two servers may have the same life
         self.roster.slot = saved.slot
         self._roll_call(saved.slot, reachable, known=known)
+        if self.settings.clock == "logical" and reachable and not self.roster.reachable:
+            raise InputError(f"no node has answered within {self.settings.roll_call:g} s")  # slots would race by
         for client in sorted(reachable - self.roster.reachable):
             event = {"event": "away", "client": client, "why": "not there when the run went on", "after": True}
             self.journal.write(slot=saved.slot, **event)
             self._apply(event)
-        for session in self.fleet.training().tolist():
-            self.post.send(session)
+        self._send_again(saved.slot)
         return saved.slot + 1
+
+    def _recall(self, events: list[Event]) -> None:
+        """What the policy has no part in: evaluations, who is which node, and how often each was sent an order."""
+        for event in events:
+            if event["event"] == "evaluation":
+                self.learning.recall(event)
+            elif event["event"] == "pin" and self.roster.pins is not None:
+                self.roster.pins.recall(event)
+        for client, times in (self.journal.forgotten + orders(events)).items():
+            self.fleet.orders[int(client)] = times
+
+    def _send_again(self, slot: int) -> None:
+        """What was under way, under the same keys."""
+        sessions = self.fleet.training()
+        if len(sessions):
+            clients = self.fleet.client_of(sessions).tolist()
+            self.journal.write("again", slot, sessions=sessions.tolist(), clients=clients)
+            self._send(sessions.tolist())
 
 
 def _order(arrival: Arrival) -> tuple[bool, int, int]:

@@ -155,16 +155,23 @@ class Federation:
     def keep_server_log(self) -> Path:
         """What the ServerApp has printed, which the SuperLink holds, as a file beside the other logs."""
         command = [program("flwr"), "log", self.run, NAME, "--show"]
-        done = subprocess.run(command, env=self.environment, capture_output=True, timeout=120, check=False)
-        write(self.log("serverapp"), done.stdout + done.stderr)
+        try:
+            done = subprocess.run(command, env=self.environment, capture_output=True, timeout=120, check=False)
+            said = done.stdout + done.stderr
+        except subprocess.TimeoutExpired as error:
+            said = (error.stdout or b"") + (error.stderr or b"")
+        write(self.log("serverapp"), said)
         return self.log("serverapp")
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
         """One of Flower's commands, its answer as JSON."""
         command = [program("flwr"), *arguments, "--format", "json"]
-        done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=120, check=False, cwd=self.folder
-        )
+        try:
+            done = subprocess.run(
+                command, env=self.environment, capture_output=True, text=True, timeout=120, check=False, cwd=self.folder
+            )
+        except subprocess.TimeoutExpired:
+            raise Failed(f"`flwr {' '.join(arguments[:2])}` has not answered within 120 s") from None
         try:
             answer: dict[str, Any] = json.loads(done.stdout)
         except ValueError:

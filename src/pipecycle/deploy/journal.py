@@ -8,29 +8,34 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
+import attrs
 from attrs import frozen
 
 from pipecycle.deploy.roster import Timer
 from pipecycle.errors import InputError
 from pipecycle.files import reason, write
 
-FORMAT = 1
+FORMAT = 2
 TRACE, STATE, VAULT = "trace.jsonl", "checkpoint/state.json", "checkpoint"
 Event = dict[str, Any]
 
 
 @frozen
 class Saved:
-    """A checkpoint: the run's word, the last whole slot, and how long the trace was then."""
+    """A checkpoint: the run's word, the last whole slot, how long the trace was then, and how many orders each client
+    was sent that no trace tells of any more."""
 
     run: str
     slot: int
     offset: int
     elapsed: float
     identity: str
+    forgotten: dict[str, int]
 
 
 class Journal:
@@ -40,6 +45,7 @@ class Journal:
         self.folder, self.timer = folder, timer
         self.began = timer.now()
         self.elapsed = 0.0
+        self.forgotten: Counter[str] = Counter()
         self.events: list[Event] = []  # of a run without a folder
         self._file: IO[bytes] | None = None
         self._dirty = False
@@ -64,6 +70,11 @@ class Journal:
         self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
         self._file.flush()
 
+    def sync(self) -> None:
+        """Have everything on disk, also should the machine lose power: no order leaves that is not in the trace."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
     def time(self) -> float:
         """Seconds that the run has lasted, pauses between its servers left out."""
         return self.elapsed + self.timer.now() - self.began
@@ -72,25 +83,23 @@ class Journal:
         """A checkpoint at the end of a slot, if anything has happened since the last; whether it was written."""
         if not self._dirty or self._file is None or self.folder is None:
             return False
-        os.fsync(self._file.fileno())
-        state = {
-            "format": FORMAT,
-            "run": run,
-            "slot": slot,
-            "offset": self._file.tell(),
-            "elapsed": self.time(),
-            "identity": identity,
-        }
-        write(self.folder / STATE, json.dumps(state) + "\n")
+        self.sync()
+        self._put(Saved(run, slot, self._file.tell(), self.time(), identity, dict(self.forgotten)))
         self._dirty = False
         return True
+
+    def _put(self, saved: Saved) -> None:
+        assert self.folder is not None
+        write(self.folder / STATE, json.dumps({"format": FORMAT, **attrs.asdict(saved)}) + "\n")
 
     def resume(self, identity: str) -> tuple[Saved, list[Event]]:
         """The checkpoint and the events before it; what came after it will come again."""
         assert self.folder is not None
-        saved, events = read_saved(self.folder)
+        saved, events, rest = read_saved(self.folder)
         if saved.identity != identity:
             raise InputError(f"{self.folder}: the checkpoint is of a run with other settings")
+        self.forgotten = Counter(saved.forgotten) + orders(rest)
+        self._put(attrs.evolve(saved, forgotten=dict(self.forgotten)))
         self._file = (self.folder / TRACE).open("r+b")
         self._file.truncate(saved.offset)
         self._file.seek(saved.offset)
@@ -103,8 +112,14 @@ class Journal:
             self._file = None
 
 
-def read_saved(folder: Path) -> tuple[Saved, list[Event]]:
-    """A folder's checkpoint and its events up to there."""
+def orders(events: Iterable[Event]) -> Counter[str]:
+    """How many orders to train each client was sent."""
+    sent = (event["clients"] for event in events if event["event"] in ("launch", "again"))
+    return Counter(str(client) for clients in sent for client in clients)
+
+
+def read_saved(folder: Path) -> tuple[Saved, list[Event], list[Event]]:
+    """A folder's checkpoint, its events up to there, and those after it that are whole."""
     try:
         state = json.loads((folder / STATE).read_text())
         data = (folder / TRACE).read_bytes()
@@ -121,13 +136,17 @@ def read_saved(folder: Path) -> tuple[Saved, list[Event]]:
         events = [json.loads(line) for line in data[: saved.offset].splitlines()]
     except (TypeError, ValueError):
         raise InputError(f"{folder}: the trace does not fit the checkpoint") from None
-    return saved, events
+    return saved, events, _whole(data[saved.offset :])
 
 
 def read_trace(path: Path) -> list[Event]:
     """All whole lines of a trace, also of one that is being written."""
+    return _whole(path.read_bytes())
+
+
+def _whole(data: bytes) -> list[Event]:
     events = []
-    for line in path.read_bytes().splitlines():
+    for line in data.splitlines():
         try:
             events.append(json.loads(line))
         except ValueError:

@@ -74,13 +74,13 @@ class LiveFleet(Fleet):
         self.lives: list[Life] = []
         self.numbers: list[int] = []  # k of every session
         self.asked: Ints = np.zeros(clients, np.int64)  # sessions per client
+        self.orders: Ints = np.zeros(clients, np.int64)  # messages to train per client, repeated ones too
         self.overflow = np.zeros(clients, np.int64)
         self.gained: Ints = np.zeros(clients, np.int64)
         self.trained: Ints = np.zeros(clients, np.int64)
         self.fees: Ints = np.zeros(clients, np.int64)
         self.paid: Ints = np.zeros(clients, np.int64)  # uploads that the policy has not asked for yet
         self.reports: dict[int, Report] = {}
-        self.forgotten = 0  # orders that a client may have had from servers that died before they wrote them down
         self._bases: dict[int, Base] = {}
         self._left: Ints = np.zeros(clients, np.int64)  # steps that each is expected to have still to do
         self._heard: Ints = np.full(clients, -1)  # the slot in which each was last heard of
@@ -228,16 +228,28 @@ class LiveFleet(Fleet):
         self.ledger.overflowed += overflowed
         self.ledger.training += spent
         self.level[client] += gained - overflowed - spent
-        self._ceiling = max(self._ceiling, int(self.level[client]))
+        self._overflow()
+
+    def _overflow(self) -> None:
+        """What exceeds the capacity is lost: a harvest, or the forecast since the slot that a report is for.  Uploads
+        that are still in the policy's level have left the battery already, and made room."""
+        assert self.overflow is not None
+        excess = np.maximum(self.level - self.paid - self.capacity, 0)
+        self.level -= excess
+        self.overflow += excess
+        self.ledger.overflowed += int(excess.sum())
+        self._ceiling = int(self.level.max(initial=0))
 
     def most_spent(self, client: int) -> int | None:
-        """What a node's ledger may show as spent at most: every session that it was asked for, twice over, since one
-        that broke off may have been asked for again.  None for a node that was never heard of."""
+        """What a node's ledger may show as spent at most; None for a node that was never heard of.
+
+        Flower hands a message to a node once, and a node charges an order once: every order is a session's energy at
+        most, also one whose session broke off and was asked for again."""
         base = self._bases.get(client)
         if base is None:
             return None
         cost = at(self.to_train, np.array([client])) + at(self.to_server, np.array([client]))
-        return base.spent + (2 * int(self.asked[client]) + self.forgotten) * int(np.max(cost))
+        return base.spent + int(self.orders[client]) * int(np.max(cost))
 
     def _begin_anew(self, client: int, report: Report, ahead: int) -> None:
         """The node has lost its ledger and opened another: only the level that it tells counts."""
@@ -253,7 +265,7 @@ class LiveFleet(Fleet):
             report.overflowed - int(self.overflow[client]),
             report.spent - int(self.trained[client] + self.fees[client] + self.paid[client]),
         )
-        self._ceiling = max(self._ceiling, int(self.level[client]))
+        self._overflow()
 
     def _fit(self, client: int, capacity: int) -> None:
         """A node may hold less than the run allows."""

@@ -38,7 +38,8 @@ class _Pending:
 
 
 class LocalGrid:
-    """What the driver needs of a `Grid`; node i is 1000 + i until it is restarted."""
+    """What the driver needs of a `Grid`; node i is 1000 + i until it is restarted, and for good with keys that are
+    `registered`."""
 
     def __init__(
         self,
@@ -47,8 +48,9 @@ class LocalGrid:
         run_config: Mapping[str, Any],
         fault: Fault = lambda client, message, now: None,
         latency: float = 0.05,
+        registered: bool = False,
     ) -> None:
-        self.app, self.fault, self.latency = app, fault, latency
+        self.app, self.fault, self.latency, self.registered = app, fault, latency, registered
         self.run_config, self.nodes = dict(run_config), [dict(node) for node in nodes]
         self.timer = VirtualTime()
         self.run = SimpleNamespace(run_id=1)
@@ -62,8 +64,8 @@ class LocalGrid:
             self.start(client)
 
     def start(self, client: int) -> None:
-        """The node comes (back) under a new id, its memory empty."""
-        self._restarts += client in self.contexts
+        """The node comes (back) with its memory empty."""
+        self._restarts += client in self.contexts and not self.registered
         node = 1000 * (1 + self._restarts) + client
         self.ids[client] = node
         self.contexts[client] = Context(1, node, self.nodes[client], RecordDict(), dict(self.run_config))

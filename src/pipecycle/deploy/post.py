@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, RecordDict
 from pipecycle.deploy.journal import Event
 from pipecycle.deploy.learning import Learning
 from pipecycle.deploy.live import Launch, LiveFleet
-from pipecycle.deploy.protocol import OURS, Answer, Order, Refused, check_report, check_samples, write_arrays
+from pipecycle.deploy.protocol import OURS, Answer, Order, Refused, Report, check_report, check_samples, write_arrays
 from pipecycle.deploy.roster import Arrival, Roster
 from pipecycle.deploy.settings import RunSettings
 from pipecycle.deploy.weights import Weights
@@ -53,11 +53,16 @@ class Post:
         ):
             self.errands[session] = Errand(client, reference, need, launch.teacher, launch.payload, slot, self.life)
 
+    def forget(self) -> None:
+        """Only what is under way can be asked for again."""
+        self.errands = {session: self.errands[session] for session in self.fleet.training().tolist()}
+
     def fee(self, payload: Payload) -> int:
         """Quanta for an upload: a logit table is a fraction of a model."""
         return int(np.min(self.fleet.price("server", self.ratio if payload == "logits" else 1.0)))
 
     def send(self, session: int) -> None:
+        """Send a session's order out; it is in the trace already."""
         errand, run = self.errands[session], self.run
         order = Order(
             self.roster.run,
@@ -92,6 +97,7 @@ class Post:
         if errand.teacher >= 0:
             logits, valid = self.weights.teacher(errand.teacher, errand.client)
             content["teacher"] = write_arrays({"logits": logits.numpy(), "valid": valid.numpy()})
+        self.fleet.orders[errand.client] += 1
         self.roster.launch(errand.client, session, order, content)
 
     def event(self, arrival: Arrival) -> Event:
@@ -106,23 +112,30 @@ class Post:
         answer = arrival.answer
         try:
             if answer is not None:
-                # A roll call may be answered from a new ledger, a session may not.
-                before = None if arrival.kind == "present" else self.fleet.reports.get(arrival.client)
-                check_report(answer.report, before, self.roster.most)
-                most = self.fleet.most_spent(arrival.client)
-                if before is not None and most is not None and answer.report.spent > most:
-                    raise Refused("spent", f"{show(answer.report.spent)} units, it was asked for {show(most)} at most")
+                self.check(arrival.client, answer)
             if answer is not None and arrival.kind == "reply":
+                self._check_paid(arrival.session, answer.report)
                 self._receive(arrival.session, answer)
         except Refused as error:
-            self.roster.distrust(arrival.client)
-            return {**event, "event": "refused", "name": error.name, "why": str(error)}
+            if arrival.kind == "present":
+                self.roster.disown(arrival.client, arrival.node)
+            else:
+                self.roster.distrust(arrival.client)
+            return {**event, "event": "refused", "name": error.name, "why": str(error)[:500]}
+        return event | self._told(arrival)
+
+    def _told(self, arrival: Arrival) -> Event:
+        """What is known of an arrival that is in order."""
+        event: Event = {}
+        answer = arrival.answer
         if arrival.why:
             event["why"] = arrival.why
         if arrival.kind == "refused":
             event["name"] = arrival.name
         if arrival.kind == "present":
             event |= {"event": "roll-call", "node": str(arrival.node)}
+            if self.roster.pins is not None:
+                self.roster.pins.hold(arrival.client, arrival.node)
         if arrival.kind == "failed":
             event["event"] = "lost"
         if answer is not None:
@@ -137,6 +150,24 @@ class Post:
                 "took": round(arrival.took, 3),
             }
         return event
+
+    def check(self, client: int, answer: Answer) -> None:
+        """Refuse a report that does not follow from the client's last one and from what it was asked for."""
+        report, before = answer.report, self.fleet.reports.get(client)
+        # A roll call may be answered from a new ledger, a session may not.
+        anew = answer.outcome == "present" and before is not None and report.behind(before)
+        check_report(report, None if answer.outcome == "present" else before, self.roster.most)
+        most = self.fleet.most_spent(client)
+        if most is not None and not anew and report.spent > most:
+            raise Refused("spent", f"{show(report.spent)} units, it was asked for {show(most)} at most")
+
+    def _check_paid(self, session: int, report: Report) -> None:
+        """Refuse a session that its ledger does not show as paid since the client's last report."""
+        errand = self.errands[session]
+        cost = self.run.session * UNIT + self.fee(errand.payload)
+        spent = report.spent - self.fleet.reports[errand.client].spent
+        if spent < cost:
+            raise Refused("spent", f"{show(spent)} units more than before, a session takes {show(cost)}")
 
     def _receive(self, session: int, answer: Answer) -> None:
         """Put the weights (or logits) of a reply away, if they are what was asked for."""

@@ -1,8 +1,8 @@
 """Which node is which client, and what is on its way to each: one message at a time.
 
 Node ids are Flower's and may change when a node restarts; a client is the number that the node itself goes by, learnt
-in a roll call.  Whoever failed in any way is out of reach until it has answered a roll call again, which it is asked
-for at growing intervals.
+in a roll call (`pins` says who may claim it).  Whoever failed in any way is out of reach until it has answered a roll
+call again, which it is asked for at growing intervals.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from attrs import define, field, frozen
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from pipecycle.deploy.pins import Pins
 from pipecycle.deploy.protocol import OURS, Answer, Order, Refused, check_report, read_answer
 
 Kind = Literal["present", "reply", "decline", "failed", "lost", "refused", "away"]
@@ -30,9 +31,10 @@ WORDS = {
 WAIT = 50
 """Sessions' lengths for which an emulated node on the logical clock waits for the energy to report."""
 AGAIN = 10.0
-"""Seconds after which a node that could not say who it is is asked again."""
+"""Seconds after which a node that could not say who it is is asked again, twice as many after every further time."""
 MOST_PAUSE = 16
-"""Sessions' lengths for which a client that keeps failing is left alone, at most."""
+"""Sessions' lengths for which a client that keeps failing is left alone, at most; so many times `AGAIN` for a node that
+is nobody."""
 
 
 class Timer(Protocol):
@@ -62,6 +64,8 @@ class Flight:
     session: int
     order: Order
     until: float
+    urgent: bool = True
+    """Whether a slot may wait for it; nobody waits for a node that has failed to say who it is before."""
 
 
 @frozen
@@ -90,21 +94,40 @@ class Standing:
     """The slot from which it may be asked for its presence again."""
 
 
+@define
+class Stranger:
+    """A node that has not said yet who it is, or not so that it could be believed."""
+
+    failures: int = 0
+    again: float = 0.0
+    """The time from which it may be asked again."""
+
+
 class Roster:
     """The bridge between clients and a Flower grid; nothing in it waits."""
 
     def __init__(
-        self, grid: Grid, run: str, clients: int, *, ttl: float, session: int, most: int, timer: Timer | None = None
+        self,
+        grid: Grid,
+        run: str,
+        clients: int,
+        *,
+        ttl: float,
+        session: int,
+        most: int,
+        timer: Timer | None = None,
+        pins: Pins | None = None,
     ) -> None:
         self.grid, self.run, self.clients, self.ttl, self.session, self.most = grid, run, clients, ttl, session, most
         self.timer: Timer = timer or RealTime()
+        self.pins = pins
         self.slot = -1
         self.node_of: dict[int, int] = {}
         self.client_of: dict[int, int] = {}
         self.flights: dict[str, Flight] = {}
         self.standing = [Standing() for _ in range(clients)]
         self._reachable: set[int] = set()
-        self._nodes: dict[int, float] = {}  # unknown nodes, and the time from which to ask them again
+        self._strangers: dict[int, Stranger] = {}
         self._early: list[Arrival] = []
         self.patience = session * (1 + WAIT) + 1
 
@@ -122,11 +145,14 @@ class Roster:
         ones what their batteries hold by now."""
         self.slot = slot
         online, asked = self.present(), set(unsure)
+        if self.pins is not None:
+            self.pins.meet(online)
+        self._strangers = {node: one for node, one in self._strangers.items() if node in online}
         busy = {flight.node for flight in self.flights.values()}
         for node in sorted(online - busy):
             client = self.client_of.get(node)
             if client is None:
-                due = self._nodes.get(node, 0.0) <= self.timer.now()
+                due = node not in self._strangers or self._strangers[node].again <= self.timer.now()
             else:
                 away = client not in self._reachable
                 due = (away and self.standing[client].again <= slot) or (not away and client in asked)
@@ -138,7 +164,8 @@ class Roster:
     def _ask(self, node: int, client: int, slot: int) -> None:
         order = Order(self.run, client=client, slot=slot, seconds=self.ttl)
         content = RecordDict({OURS: order.record(), "config": ConfigRecord({})})
-        self._push(content, Flight(node, client, -1, order, self.timer.now() + self.ttl))
+        urgent = node not in self._strangers
+        self._push(content, Flight(node, client, -1, order, self.timer.now() + self.ttl, urgent))
 
     def _forget(self, node: int) -> None:
         client = self.client_of.pop(node)
@@ -191,12 +218,12 @@ class Roster:
             answer = read_answer(reply)
             self._check(flight, answer)
         except Refused as error:
-            arrival = self._fallen(flight, str(error))
+            arrival = self._fallen(flight, str(error)[:500])
             return _evolved(arrival, kind="refused", name=error.name)
         client = answer.client
         if flight.session < 0:
             self.node_of[client], self.client_of[flight.node] = flight.node, client
-            self._nodes.pop(flight.node, None)
+            self._strangers.pop(flight.node, None)
             self._reachable.add(client)
             return Arrival("present", client, answer=answer, node=flight.node)
         kinds: dict[str, Kind] = {"trained": "reply", "declined": "decline", "failed": "failed"}
@@ -224,6 +251,8 @@ class Roster:
             taken = self.node_of.get(answer.client)
             if taken not in (None, flight.node):
                 raise Refused("client", f"client {answer.client} is another node's")
+            if self.pins is not None:
+                self.pins.check(answer.client, flight.node)
         if answer.key != ("" if flight.session < 0 else flight.order.key):
             raise Refused("key", f"{answer.key[:60]!r} is the answer to another order")
         if (answer.outcome == "present") != (flight.session < 0):
@@ -243,7 +272,7 @@ class Roster:
     def _fallen(self, flight: Flight, why: str, *, gone: bool = False) -> Arrival:
         client = flight.client
         if client < 0:
-            self._nodes[flight.node] = self.timer.now() + AGAIN
+            self._put_off(flight.node)
             return Arrival("lost", client, why=why, node=flight.node)
         self._strike(client, gentle=gone)
         if gone and self.client_of.get(flight.node) == client:
@@ -261,9 +290,21 @@ class Roster:
         doublings = 0 if gentle else standing.strikes - 1
         standing.again = self.slot + (self.session * min(MOST_PAUSE, 2 ** (doublings - 1)) if doublings else 1)
 
+    def _put_off(self, node: int) -> None:
+        one = self._strangers.setdefault(node, Stranger())
+        one.again = self.timer.now() + AGAIN * min(MOST_PAUSE, 2**one.failures)
+        one.failures += 1
+
     def distrust(self, client: int) -> None:
         """An answer turned out to be unusable after all."""
         self._strike(client)
+
+    def disown(self, client: int, node: int) -> None:
+        """What a node said in a roll call turned out to be unusable: it is nobody, and keeps nobody's number taken."""
+        self._strike(client)
+        if self.node_of.get(client) == node:
+            del self.node_of[client], self.client_of[node]
+        self._put_off(node)
 
     def trust(self, client: int) -> None:
         """A session came back in order."""

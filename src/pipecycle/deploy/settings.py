@@ -134,6 +134,8 @@ class RunSettings(_Flat):
     """Seconds after the deadline for which a message stays alive."""
     roll_call: float = field(default=180.0, validator=_positive)
     """Seconds to wait for all clients at the start; the run begins with those who came."""
+    pin_nodes: bool = False
+    """Whether a client is held to the Flower node it was first heard from; only where nodes have registered keys."""
     evaluate_every: int = field(default=20, validator=at_least(1, "slot"))
     """Slots between two evaluations of the served model on the test samples."""
     out: str = field(default="", validator=_absolute)

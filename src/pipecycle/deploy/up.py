@@ -8,20 +8,54 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from attrs import frozen
+from attrs import field, frozen
 
-from pipecycle.deploy.federation import Federation, status
+from pipecycle.config import read_toml, toml
+from pipecycle.deploy.federation import Federation, lines, status
 from pipecycle.deploy.init import read_app, write_app
 from pipecycle.deploy.journal import STATE
+from pipecycle.deploy.loopback import Failed
 from pipecycle.deploy.settings import NodeSettings, RunSettings, Scalar
 from pipecycle.deploy.stopping import stoppable
 from pipecycle.deploy.table import Tail, View
 from pipecycle.errors import InputError
+from pipecycle.files import write
 
 LISTEN = 10.0
 """Seconds between two questions to the SuperLink what has become of the run: each takes a second of a core."""
+PATIENCE = 5
+"""Questions in a row that may go unanswered."""
 Say = Callable[[str], None]
 Show = Callable[[View, Federation], None]
+
+
+@frozen
+class Terms:
+    """How the nodes of a run are started; those of a resumed run as they were."""
+
+    tls: bool = False
+    node: Mapping[str, Scalar] = field(factory=dict)
+
+    def again(self, given: Terms) -> Terms:
+        """For a run that goes on, where nothing else than this may be given."""
+        if given.tls and not self.tls:
+            raise InputError("--tls: the run was begun without it")
+        for key, value in given.node.items():
+            if self.node.get(key) != value:
+                before = f"with {key}={self.node[key]}" if key in self.node else f"without {key}"
+                raise InputError(f"--node {key}={value}: the run was begun {before}")
+        return self
+
+    def text(self) -> str:
+        about = "# How `pipecycle deploy up` has started the nodes."
+        return f"{about}\ntls = {toml(self.tls)}\n\n[node]\n{lines(self.node)}"
+
+    @staticmethod
+    def read(path: Path) -> Terms:
+        values = read_toml(path)
+        node = values.get("node", {})
+        described = NodeSettings.of(node).flat()
+        return Terms(values.get("tls") is True, {key: described[key] for key in node})
 
 
 @frozen
@@ -52,6 +86,10 @@ class Site:
         return self.federation / "nodes" / str(node) / "ledger.json"
 
     @property
+    def terms(self) -> Path:
+        return self.federation / "nodes.toml"
+
+    @property
     def has_app(self) -> bool:
         return (self.folder / "pyproject.toml").exists()
 
@@ -60,7 +98,7 @@ class Site:
         """Whose settings are meant where no policy is named."""
         return read_app(self.folder).policy if self.has_app else RunSettings().policy
 
-    def prepare(self, options: Mapping[str, Scalar], *, resume: bool, fresh: bool) -> RunSettings:
+    def prepare(self, options: Mapping[str, Scalar], *, resume: bool, fresh: bool, tls: bool = False) -> RunSettings:
         """The settings of the run to come; an app is written where there is none, a run in the way is refused."""
         begun = self.trace.exists()
         if resume and not begun:
@@ -77,16 +115,19 @@ class Site:
             write_app(self.folder, RunSettings.of(options))
         base = (self._last() if resume else None) or read_app(self.folder)
         out = str(self.out.absolute())
-        chosen = RunSettings.of({**base.flat(), **options, "out": out, "resume": resume})
+        keys = {} if resume else {"pin-nodes": tls}  # without keys ids change whenever a node starts
+        chosen = RunSettings.of({**base.flat(), **keys, **options, "out": out, "resume": resume})
         if fresh:
             for old in (self.out, self.federation / "logs", self.federation / "nodes"):  # nodes: other batteries
                 shutil.rmtree(old, ignore_errors=True)
         return chosen
 
+    def agree(self, given: Terms, *, resume: bool) -> Terms:
+        """How to start the nodes."""
+        return Terms.read(self.terms).again(given) if resume and self.terms.exists() else given
+
     def _last(self) -> RunSettings | None:
         """What the run was begun with; None where that has been lost."""
-        from pipecycle.config import read_toml
-
         path = self.federation / "run.toml"
         return RunSettings.of(read_toml(path)) if path.exists() else None
 
@@ -104,19 +145,17 @@ class Outcome:
         return self.verdict == "finished:completed"
 
 
-def conduct(
-    site: Site, settings: RunSettings, node: Mapping[str, Scalar], *, tls: bool, say: Say, show: Show
-) -> Outcome:
+def conduct(site: Site, settings: RunSettings, terms: Terms, *, say: Say, show: Show) -> Outcome:
     """Start everything, run the app, watch it, take everything down; also when it is interrupted."""
-    plain = {key: value for key, value in node.items() if key not in ("partition-id", "ledger")}
-    NodeSettings.of(plain)
-    with stoppable(), Federation(site.federation, tls=tls) as federation:
-        say(f"SuperLink on 127.0.0.1:{federation.port}{' with TLS' if tls else ''}, logs in {site.federation / 'logs'}")
+    with stoppable(), Federation(site.federation, tls=terms.tls) as federation:
+        link, keys = (" with TLS", " with registered keys") if terms.tls else ("", "")
+        say(f"SuperLink on 127.0.0.1:{federation.port}{link}, logs in {site.federation / 'logs'}")
+        write(site.terms, terms.text())
         for number in range(settings.clients):
-            own = {"partition-id": number, "ledger": str(site.ledger(number).absolute()), **plain}
+            own = {**terms.node, "partition-id": number, "ledger": str(site.ledger(number).absolute())}
             federation.start_node(number, own)
         federation.submit(site.folder.absolute(), settings.flat())
-        say(f"{settings.clients} nodes started{' with registered keys' if tls else ''}, run {federation.run} accepted")
+        say(f"{settings.clients} nodes started{keys}, run {federation.run} accepted")
         return _watch(federation, Tail(site.trace, live=True), show)
 
 
@@ -124,7 +163,7 @@ def _watch(federation: Federation, tail: Tail, show: Show) -> Outcome:
     """Until the SuperLink says that the run is over; it is asked beside, so that the table goes on meanwhile."""
     asker = ThreadPoolExecutor(1)
     question: Future[tuple[str, str]] | None = None
-    asked = time.monotonic()
+    asked, unanswered = time.monotonic(), 0
     try:
         while True:
             view = tail.read()
@@ -135,7 +174,14 @@ def _watch(federation: Federation, tail: Tail, show: Show) -> Outcome:
             if question is None and (view.ended is not None or time.monotonic() - asked > LISTEN):
                 question = asker.submit(federation.verdict)
             if question is not None and question.done():
-                (verdict, why), question, asked = question.result(), None, time.monotonic()
+                try:
+                    verdict, why = question.result()
+                    unanswered = 0
+                except Failed:  # a busy machine: no reason to end a run that goes on
+                    verdict, unanswered = "", unanswered + 1
+                    if unanswered == PATIENCE:
+                        raise
+                question, asked = None, time.monotonic()
                 if verdict.startswith("finished"):
                     if not verdict.endswith("completed"):
                         why = f"{why.rstrip('.') or 'no reason was given'} (see {federation.keep_server_log()})"

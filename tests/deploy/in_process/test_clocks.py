@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
@@ -14,7 +15,11 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message
 
+from pipecycle.deploy.forecast import Forecast
 from pipecycle.deploy.journal import read_trace
+from pipecycle.deploy.ledger import Account
+from pipecycle.deploy.live import LiveFleet
+from pipecycle.energy import UNIT
 from pipecycle.policies import REGISTRY
 from pipecycle.schedule import Status
 
@@ -119,3 +124,32 @@ def test_a_wall_clock_run_goes_on_after_a_kill(federation: Federation, tmp_path:
     # A key never stands for two different orders, whatever the server before has asked for.
     assert all(len(set(orders)) == 1 for orders in asked.values())
     assert Status.LOST not in live.schedule.sessions.status[-5:]
+
+
+def test_full_batteries_are_forecast_as_nodes_count_them() -> None:
+    """A node pays its upload as its answer leaves, and has room for the next harvest; the policy pays later."""
+    account = Account(0, 6 * UNIT, harvested=6 * UNIT)
+    fleet = LiveFleet(1, Forecast("always", 1, 0), session=2, capacity=6.0)
+    fleet.reachable[:] = True
+    fleet.heard(0, account.report())
+    for slot in range(8):
+        fleet.begin(slot)
+        account.gain(UNIT)
+        account.page.slot = slot
+        if slot == 2:
+            fleet.start(np.array([0]), 0)
+        if slot in (2, 3):
+            account.pay(training=UNIT)
+        fleet.train()
+        if slot == 3:
+            account.pay(upload=UNIT)
+            fleet.finished(0, 15, UNIT, account.report())
+        assert fleet.true_level().tolist() == [account.level], slot
+        assert fleet.overflow is not None
+        assert fleet.overflow.tolist() == [account.overflowed], slot
+    fleet.send(np.array([0]), "server")
+    assert fleet.true_level().tolist() == [account.level]
+    assert fleet.ledger.stored == account.level
+    # A late report and what was expected since: no more than the battery holds.
+    fleet.heard(0, attrs.evolve(account.report(), at=3))
+    assert fleet.true_level().tolist() == [6 * UNIT]

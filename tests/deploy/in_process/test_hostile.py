@@ -94,10 +94,14 @@ def enormous(data: bytes) -> bytes:
     return data[:start] + told + data[end : -(len(told) - (end - start)) or None]
 
 
-def overspent(content: RecordDict) -> None:
-    old = content["energy"]
-    more = 1000 * UNIT
-    content["energy"] = MetricRecord({**old, "spent": old["spent"] + more, "harvested": old["harvested"] + more})
+def overspent(more: int = 1000 * UNIT) -> Callable[[RecordDict], None]:
+    """A report that adds up, with more spent."""
+
+    def alter(content: RecordDict) -> None:
+        old = content["energy"]
+        content["energy"] = MetricRecord({**old, "spent": old["spent"] + more, "harvested": old["harvested"] + more})
+
+    return alter
 
 
 def delayed(content: RecordDict) -> None:
@@ -129,7 +133,9 @@ CASES: dict[str, tuple[str, Callable[[RecordDict], None]]] = {
     "a battery that does not add up": ("battery", energy(battery=7 * UNIT)),
     "a battery in fractions": ("battery", energy(battery=7.5)),
     "spent less than before": ("ledger", energy(spent=-1, battery=0, harvested=-1, overflowed=0)),
-    "spent more than it was asked for": ("spent", lambda content: overspent(content)),
+    "spent more than it was asked for": ("spent", overspent()),
+    "spent a quantum more than it was asked for": ("spent", overspent(1)),
+    "spent less than its session took": ("spent", overspent(-1)),
     "beyond all bounds": (
         "ledger",
         energy(harvested=1 << 60, overflowed=(1 << 60) - UNIT, spent=0, battery=UNIT),
@@ -149,6 +155,8 @@ CASES: dict[str, tuple[str, Callable[[RecordDict], None]]] = {
     "another key": ("key", words(key="somebody//2/0")),
     "present, not trained": ("outcome", words(outcome="present")),
     "an unheard-of outcome": ("outcome", words(outcome="excellent")),
+    "an endless outcome": ("outcome", words(outcome="more " * 10**6)),
+    "an endless list": ("samples", energy(samples=[1.5] * 10**5)),
 }
 
 
@@ -187,7 +195,7 @@ def test_a_hostile_reply_is_refused_by_name_and_leaves_no_trace(
     assert attacked.driver.refused[name] >= 2
     refused = [one for one in attacked.events if one["event"] == "refused"]
     assert {one["client"] for one in refused} == {HOSTILE}
-    assert all(one["why"] for one in refused)
+    assert all(0 < len(one["why"]) <= 500 for one in refused)
     mine = attacked.schedule.sessions.client == HOSTILE
     assert set(attacked.schedule.sessions.status[mine].tolist()) <= {int(Status.LOST), int(Status.IN_FLIGHT)}
     # The model is bit for bit what it is where the node only fails.
@@ -195,6 +203,69 @@ def test_a_hostile_reply_is_refused_by_name_and_leaves_no_trace(
     assert last == absent.driver.lineage.published
     assert last > 0
     assert torch.equal(attacked.made[last], absent.made[last])
+
+
+def test_a_hostile_roll_call_does_not_enter_the_record(federation: Federation) -> None:
+    """A client that has failed is asked for its presence, and tells of energy that nobody asked it to spend."""
+
+    def fault(answer: Any) -> Callable[[int, Message, float], Any]:
+        def fall(client: int, message: Message, now: float) -> Any:
+            order = message.content["pipecycle"]
+            if client != HOSTILE or order["slot"] < 0:
+                return None
+            return "raise" if order["k"] >= 0 else answer
+
+        return fall
+
+    def lie(reply: Message) -> Message:
+        overspent(10**9 * UNIT)(reply.content)
+        return reply
+
+    attacked, silent = run(federation, fault(lie)), run(federation, fault("raise"))
+    assert set(attacked.driver.refused) == {"spent"}
+    assert attacked.schedule.energy.spent.tolist() == silent.schedule.energy.spent.tolist()
+    last = attacked.driver.lineage.published
+    assert torch.equal(attacked.made[last], silent.made[last])
+    assert attacked.schedule.sessions.client.tolist() == silent.schedule.sessions.client.tolist()
+
+
+def test_a_lost_ledger_is_no_lie(federation: Federation, tmp_path: Path) -> None:
+    """A roll call from a new ledger, whose totals are lower, is taken, whatever the old one had spent."""
+    asked: list[int] = []
+
+    def fault(client: int, message: Message, now: float) -> Any:
+        order = message.content["pipecycle"]
+        if client == HOSTILE and order["k"] == 1:
+            (tmp_path / f"ledger-{HOSTILE}.json").unlink()
+            return "raise"
+        if client == HOSTILE and order["k"] > 1:
+            asked.append(order["k"])
+        return None
+
+    live = federation(tmp_path, policy="pipecycle", clients=5, slots=70, initial=20.0, fault=fault)
+    assert not live.driver.refused
+    assert asked
+
+
+def test_what_comes_after_the_last_slot_is_checked_too(federation: Federation) -> None:
+    """Sessions that end too late bring only their ledgers, for the record's last line."""
+
+    def fault(client: int, message: Message, now: float) -> Any:
+        if message.content["pipecycle"]["k"] < 0 or message.content["pipecycle"]["slot"] < 66:
+            return None
+        late.add(client)
+
+        def lie(reply: Message) -> Message:
+            overspent(10**9 * UNIT)(reply.content)
+            return reply
+
+        return lie
+
+    late: set[int] = set()
+    live = run(federation, fault)
+    assert late
+    assert live.events[-1]["event"] == "end"
+    assert all(spent < 1000 * UNIT for _, _, _, spent, _ in live.events[-1]["ledgers"].values())
 
 
 def test_an_old_reply_played_again_is_refused(federation: Federation) -> None:

@@ -14,9 +14,10 @@ pytest.importorskip("flwr")
 
 import torch
 
-from pipecycle import Bernoulli
-from pipecycle.deploy import journal, ledger, vault
+from pipecycle import Bernoulli, schedule
+from pipecycle.deploy import folder, journal, ledger, vault
 from pipecycle.deploy.journal import read_trace
+from pipecycle.deploy.session import Node
 from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
 from pipecycle.policies import REGISTRY
@@ -38,6 +39,8 @@ class Reaper:
         for place, name in (
             (vault, "write"),
             (journal, "write"),
+            (folder, "write"),
+            (schedule, "write"),
             (journal.Journal, "write"),
             (journal.Journal, "save"),
         ):
@@ -111,6 +114,60 @@ def test_a_killed_server_goes_on_to_the_same_end(
     assert again > 0  # versions were made after a restart
 
 
+def test_killed_at_every_single_write(federation: Federation, tmp_path: Path) -> None:
+    """From the first file to the last: either there is no checkpoint yet, or resuming brings the very same files."""
+    settings = {**SETTINGS, "policy": "fedavg", "clients": 2, "slots": 9, "initial": 9.0, "evaluate_every": 5}
+    settings["policy_settings"] = '{"epoch": 5}'
+    with pytest.MonkeyPatch.context() as patch:
+        moments = Reaper(patch, 10**9)
+        whole = federation(tmp_path, out=str(tmp_path / "run"), **settings)
+    closing = ("model.safetensors", "schedule.npz", "levels.npz", "metrics.csv", "result.json")
+    wanted = {name: (tmp_path / "run" / name).read_bytes() for name in closing}
+    assert whole.schedule.ancestry.events > 0
+    early, total = 0, 10**9 - moments.left
+    for at in [*range(1, total - 20, 2), *range(total - 20, total + 1)]:  # after one file is before the next
+        home = tmp_path / str(at)
+        home.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            Reaper(patch, at)
+            with pytest.raises(Killed):
+                federation(home, out=str(home / "run"), **settings)
+        over = [one for one in read_trace(home / "run/trace.jsonl") if one["event"] == "end"]
+        if over:  # nobody would go on with it
+            assert {name: (home / "run" / name).read_bytes() for name in closing} == wanted
+        if not (home / "run/checkpoint/state.json").exists():
+            early += 1
+            continue
+        if journal.read_saved(home / "run")[1][-1]["event"] == "end":
+            with pytest.raises(InputError, match="that run has ended"):
+                federation(home, out=str(home / "run"), resume=True, **settings)
+        else:
+            resumed = federation(home, out=str(home / "run"), resume=True, **settings)
+            assert whole.schedule.differences(resumed.schedule) == []
+            assert {name: (home / "run" / name).read_bytes() for name in closing} == wanted, at
+            assert read_trace(home / "run/trace.jsonl")[-1]["event"] == "end"
+    assert early < 15
+
+
+@pytest.mark.parametrize(
+    "tail", [b'{"event":"reply","slot":', b'{"event":"launch","slot":30,"clients":[0]}\n{"ev', b"\n\0"]
+)
+def test_a_trace_that_breaks_off(federation: Federation, tmp_path: Path, tail: bytes) -> None:
+    complete = whole(federation, tmp_path / "whole", "pipecycle")
+    home = tmp_path / "killed"
+    home.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        Reaper(patch, 150)
+        with pytest.raises(Killed):
+            federation(home, policy="pipecycle", out=str(home / "run"), **SETTINGS)
+    with (home / "run/trace.jsonl").open("ab") as file:
+        file.write(tail)
+    resumed = federation(home, policy="pipecycle", out=str(home / "run"), resume=True, **SETTINGS)
+    same(complete, resumed)
+    lines = (home / "run/trace.jsonl").read_bytes().splitlines()
+    assert len(read_trace(home / "run/trace.jsonl")) == len(lines)
+
+
 def test_it_may_be_killed_again_and_again(federation: Federation, ledgers: Ledgers, tmp_path: Path) -> None:
     complete = whole(federation, tmp_path / "whole", "pipecycle")
     folder = tmp_path / "often"
@@ -152,6 +209,27 @@ def test_the_trace_and_the_folder_of_a_finished_run(federation: Federation, tmp_
     assert updates <= live.run.clients
 
 
+def test_nobody_there_to_go_on_with(federation: Federation, tmp_path: Path) -> None:
+    """On the logical clock a run without nodes would be over in a moment, for good."""
+    with pytest.MonkeyPatch.context() as patch:
+        Reaper(patch, 150)
+        with pytest.raises(Killed):
+            federation(tmp_path, policy="pipecycle", out=str(tmp_path / "run"), **SETTINGS)
+    settings = {**SETTINGS, "policy": "pipecycle", "out": str(tmp_path / "run"), "resume": True}
+    live = federation(tmp_path, run_it=False, **settings)
+    for client in range(5):
+        live.grid.stop(client)
+    with pytest.raises(InputError, match="no node has answered within 180 s"):
+        live.driver.run()
+    assert federation(tmp_path, **settings).schedule.status_counts()["used"] > 5
+
+
+def test_a_long_run_keeps_no_errands(federation: Federation, tmp_path: Path) -> None:
+    live = federation(tmp_path, policy="pipecycle", out=str(tmp_path / "run"), **SETTINGS)
+    assert len(live.schedule.sessions) > 2 * 5
+    assert len(live.driver.post.errands) <= 5
+
+
 def test_what_cannot_be_resumed(federation: Federation, tmp_path: Path) -> None:
     whole(federation, tmp_path / "whole", "fedavg")
     out = tmp_path / "whole/run"
@@ -164,6 +242,60 @@ def test_what_cannot_be_resumed(federation: Federation, tmp_path: Path) -> None:
     (out / "checkpoint/state.json").write_text("{")
     with pytest.raises(InputError, match="damaged"):
         federation(tmp_path, policy="fedavg", out=str(out), resume=True, **SETTINGS)
+
+
+@pytest.mark.parametrize("clock", ["logical", "wall"])
+def test_a_first_session_that_is_cut_off_again_and_again(
+    federation: Federation, ledgers: Ledgers, tmp_path: Path, clock: str
+) -> None:
+    """A node loses power in mid-session, three times, and the server with it or a little later: every order was
+    charged, and the report of the one that comes through in the end is an honest one."""
+    settings = {**SETTINGS, "harvest": "always", "initial": 40.0, "clients": 2, "clock": clock}
+    settings["out"] = str(tmp_path / "run")
+    cuts, burn = [True], Node.burn
+
+    def cut(self: Node, *args: Any) -> None:
+        if self.node.partition_id == 1 and cuts:
+            cuts.pop()
+            raise Killed
+        burn(self, *args)
+
+    def silently(client: int, message: Any, now: float) -> str | None:
+        if not cuts or client != 1 or message.content["pipecycle"]["k"] < 0:
+            return None
+        with pytest.raises(Killed):
+            live.grid.app(message, live.grid.contexts[1])
+        return "lose"
+
+    def stop(after: int) -> None:
+        go_on = live.driver._slot
+
+        def slot(number: int) -> None:
+            if number > after:
+                raise Killed
+            go_on(number)
+
+        live.driver._slot = slot
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Node, "burn", cut)
+        live = federation(tmp_path, run_it=False, **settings)
+        with pytest.raises(Killed):  # as the order leaves: no checkpoint knows of it
+            live.driver.run()
+        for after in (2, -1):  # two slots later, so that it is sent again; and before anything else happens
+            cuts.append(True)
+            live = federation(tmp_path, run_it=False, fault=silently, resume=True, **settings)
+            stop(after)
+            with pytest.raises(Killed):
+                live.driver.run()
+            assert not cuts
+        live = federation(tmp_path, resume=True, **settings)
+    assert ledgers(tmp_path)[1]["broken"] == 3
+    assert not live.driver.refused
+    mine = [one for one in read_trace(tmp_path / "run/trace.jsonl") if one.get("client") == 1 and "session" in one]
+    assert mine[0]["event"] == "reply"
+    assert mine[0]["report"][3] == (4 * 4 + 1) * UNIT
+    assert live.driver.fleet.most_spent(1) == (3 + live.driver.fleet.asked[1]) * 5 * UNIT
 
 
 @pytest.mark.parametrize("at", range(1, 9))

@@ -1,0 +1,65 @@
+"""Which node each client is, for the whole run.
+
+A client's number is what its node says.  Where nodes have registered keys, Flower binds a node's id to its key, and the
+id that a client was first heard from tells it from any other admitted node that claims its number while it is away.
+Ids last as long as the SuperLink's database.  A run that is resumed on another SuperLink meets none of the ids that it
+knows, and pins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from attrs import define, field
+
+from pipecycle.deploy.protocol import Refused
+
+
+@define
+class Pins:
+    """Clients' nodes, and what of them is still to be written down."""
+
+    nodes: dict[int, int] = field(factory=dict)
+    _before: set[int] = field(factory=set)  # ids of an earlier server's time, not met since
+    _new: list[int] = field(factory=list)
+    _anew: bool = False
+
+    def recall(self, event: dict[str, Any]) -> None:
+        """As an earlier server has pinned."""
+        if event.get("anew"):
+            self.nodes.clear()
+        self.nodes |= zip(event["clients"], map(int, event["nodes"]), strict=True)
+        self._before = set(self.nodes.values())
+
+    def meet(self, online: Iterable[int]) -> None:
+        """One of the old ids is there, so this is the SuperLink that gave them."""
+        if not self._before.isdisjoint(online):
+            self._before = set()
+
+    def check(self, client: int, node: int) -> None:
+        """Refuse a node that claims another's number."""
+        if self._stranger(client, node) and self._before:
+            self.nodes = {one: told for one, told in self.nodes.items() if told not in self._before}
+            self._before, self._new, self._anew = set(), list(self.nodes), True
+        if self._stranger(client, node):
+            raise Refused("client", f"client {client} is another node's for the whole run, or this node another client")
+
+    def _stranger(self, client: int, node: int) -> bool:
+        mine = next((one for one, told in self.nodes.items() if told == node), client)
+        return mine != client or self.nodes.get(client, node) != node
+
+    def hold(self, client: int, node: int) -> None:
+        """The client was heard from there, and what it said was in order."""
+        if client not in self.nodes:
+            self.nodes[client] = node
+            self._new.append(client)
+
+    def news(self) -> dict[str, Any] | None:
+        """For the trace: who was pinned since this was last asked; `anew` if those before do not count any more."""
+        if not self._new:
+            return None
+        told = {"clients": self._new, "nodes": [str(self.nodes[client]) for client in self._new]}
+        anew = {"anew": True} if self._anew else {}
+        self._new, self._anew = [], False
+        return {**told, **anew}
