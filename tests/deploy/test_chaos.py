@@ -74,7 +74,7 @@ class Scene:
 
     def account(self, node: int) -> dict[str, Any]:
         account: dict[str, Any] = json.loads((self.home / "nodes" / f"{node}.json").read_text())
-        return account
+        return {**account, **account["runs"].get(account["run"], {})}
 
 
 def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:

@@ -69,7 +69,8 @@ def battery_mod(message: Message, context: Context, app: Callable[[Message, Cont
 def with_battery(app: ClientApp, settings: Mapping[str, Scalar] | None = None) -> ClientApp:
     """An existing ClientApp under a policy: it is asked to train only when its battery allows, and pays for it.
 
-    It must speak Flower's message API: weights in the record `arrays`, `num-examples` in a metric record."""
+    It must speak Flower's message API: weights in the record `arrays`, and `num-examples` in a metric record if clients
+    are to count by their samples."""
     defaults = RunSettings.of(settings or {})
 
     def handle(message: Message, context: Context) -> Message:

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from pipecycle.deploy.ledger import Account
+from pipecycle.deploy.roster import RealTime, Timer
 from pipecycle.deploy.settings import NodeSettings, RunSettings
 from pipecycle.energy import quanta
 from pipecycle.errors import InputError
@@ -17,6 +18,8 @@ from pipecycle.specs import parse_harvest
 from pipecycle.streams import Ints
 
 BLOCK = 1024
+PATIENCE, AGAIN = 1.0, 0.1
+"""Seconds for which a gauge that cannot be read may be in mid-write, and between two looks at it."""
 
 
 class Battery(Protocol):
@@ -43,9 +46,10 @@ class Emulated:
     def advance(self, account: Account, slot: int) -> None:
         while len(self.column) <= slot:
             self.column = np.concatenate([self.column, self.weather.block(BLOCK)[:, self.client]])
-        for gained in self.column[account.slot + 1 : slot + 1].tolist():
+        page = account.page
+        for gained in self.column[page.slot + 1 : slot + 1].tolist():
             account.gain(gained)
-        account.slot = max(account.slot, slot)
+        page.slot = max(page.slot, slot)
 
 
 class Gauge:
@@ -53,16 +57,27 @@ class Gauge:
 
     emulated = False
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, timer: Timer | None = None) -> None:
+        self.path, self.timer = path, timer or RealTime()
 
     def advance(self, account: Account, slot: int) -> None:
+        account.page.slot = max(account.page.slot, slot)
         account.measure(int(quanta(self.read(), "gauge")))
-        account.slot = max(account.slot, slot)
 
     def read(self) -> float:
+        """Looks again for a while: whoever writes the file may be in the middle of it."""
+        until = self.timer.now() + PATIENCE
+        while True:
+            try:
+                return self._look()
+            except InputError:
+                if self.timer.now() >= until:
+                    raise
+            self.timer.sleep(AGAIN)
+
+    def _look(self) -> float:
         try:
-            text = self.path.read_text().strip()
+            text = self.path.read_text(errors="replace").strip()
             level = float(text)
         except OSError as error:
             raise InputError(f"{self.path}: cannot be read ({reason(error)})") from None
@@ -76,11 +91,11 @@ class Gauge:
 class Machine(Gauge):
     """The computer's own battery; full is the node's capacity."""
 
-    def __init__(self, capacity: float) -> None:
-        super().__init__(Path("battery"))
+    def __init__(self, capacity: float, timer: Timer | None = None) -> None:
+        super().__init__(Path("battery"), timer)
         self.capacity = capacity
 
-    def read(self) -> float:
+    def _look(self) -> float:
         import psutil
 
         found = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
@@ -89,11 +104,11 @@ class Machine(Gauge):
         return self.capacity * min(100.0, max(0.0, float(found.percent))) / 100.0
 
 
-def battery(run: RunSettings, node: NodeSettings) -> Battery:
+def battery(run: RunSettings, node: NodeSettings, timer: Timer) -> Battery:
     """The battery that a node names."""
     kind, _, path = node.battery.partition(":")
     if kind == "gauge":
-        return Gauge(Path(path))
+        return Gauge(Path(path), timer)
     if kind == "machine":
-        return Machine(node.capacity or run.capacity)
+        return Machine(node.capacity or run.capacity, timer)
     return Emulated(node.harvest or run.harvest, run.clients, node.partition_id, run.trial)

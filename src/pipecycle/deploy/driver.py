@@ -21,7 +21,7 @@ from pipecycle.deploy.live import LiveFleet
 from pipecycle.deploy.memory import held
 from pipecycle.deploy.pins import Pins
 from pipecycle.deploy.post import Post
-from pipecycle.deploy.protocol import Refused, Report
+from pipecycle.deploy.protocol import Refused, Report, age
 from pipecycle.deploy.roster import Arrival, RealTime, Roster, Timer
 from pipecycle.deploy.settings import RunSettings
 from pipecycle.deploy.vault import Vault
@@ -334,6 +334,7 @@ class Driver:
         self.weights.catch_up(values=False)
         for event in by_slot.get(-1, ()):
             self._apply(event)
+        self.post.life = lives.get(-1, "")
         self._setup()
         for slot in range(saved.slot + 1):
             self.fleet.begin(slot)
@@ -355,10 +356,11 @@ class Driver:
         self.post.settled = self._answered.copy()
         reachable = known = set(self.fleet.reachable.nonzero()[0].tolist())
         if self.settings.clock == "wall":
-            self.post.life = secrets.token_hex(4)
+            self.post.life = f"{age(self.post.life) + 1}-{secrets.token_hex(4)}"
             # Who has a session under way speaks with its answer: totals that hold it already would make it look old.
             known = reachable & set(self.fleet.client_of(self.fleet.training()).tolist())
         self.journal.write("resume", saved.slot, life=self.post.life)
+        self.journal.save(self.roster.run, saved.slot, self.identity)  # no two servers may have the same life
         self.roster.slot = saved.slot
         self._roll_call(saved.slot, reachable, known=known)
         if self.settings.clock == "logical" and reachable and not self.roster.reachable:

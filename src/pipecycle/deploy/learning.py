@@ -52,13 +52,16 @@ class Learning:
         """A node's weights as a vector; refused unless they have the model's form and are finite."""
         return joined(read_arrays(record, self.form, "arrays"))
 
-    def logits(self, record: object) -> tuple[Tensor, Tensor]:
-        """A node's logit sums and counts by label."""
+    def logits(self, record: object, samples: int) -> tuple[Tensor, Tensor]:
+        """A node's logit sums and counts by label; every sample of the session is counted once for each time that it
+        was used."""
         classes, kind = self.classes, np.dtype(np.float32)
         found = read_arrays(record, {"sums": ((classes, classes), kind), "counts": ((classes,), kind)}, "logits")
         sums, counts = (torch.from_numpy(np.array(found[name])) for name in ("sums", "counts"))
         if bool((counts < 0).any()) or not bool((counts == counts.round()).all()):
             raise Refused("logits", "counts are not whole numbers of at least 0")
+        if counts.double().sum().item() != samples:
+            raise Refused("logits", f"{counts.double().sum().item():g} samples are counted, the session used {samples}")
         return sums, counts
 
     def look(self, slot: int, version: int, vector: Tensor, energy: float) -> Row:

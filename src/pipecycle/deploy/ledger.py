@@ -3,14 +3,18 @@
 A session is charged before it begins and settled when it is over, in one write with its answer: a crash in between
 leaves it charged once and unanswered.  Answers are kept until the server has them on disk, so that a repeated order
 is answered without training or spending again.
+
+There is one battery, and a page for every run that the node serves: runs may take turns.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,15 +22,60 @@ import attrs
 from attrs import define, field
 from flwr.app import ConfigRecord, RecordDict
 
-from pipecycle.deploy.protocol import Report
+from pipecycle.deploy.protocol import Order, Report
 from pipecycle.errors import InputError
 from pipecycle.files import reason, write
 
-FORMAT = 1
+FORMAT = 2
+RUNS = 8
+"""Runs that are remembered; the one that was not heard of for longest is forgotten first."""
 
 
 class Busy(Exception):
     """Another process has the ledger."""
+
+
+@define
+class Page:
+    """What a node has done for one run."""
+
+    slot: int = -1
+    """The last slot whose harvest is in."""
+    life: int = 0
+    """The latest life of the run that the node has answered a session of."""
+    last: int = -1
+    """The last session (its k) of that life."""
+    spent: int = 0
+    """Quanta."""
+    answers: dict[str, str] = field(factory=dict)
+    """Key to the name under which the answer is stored."""
+    kept: dict[str, str] = field(factory=dict)
+    """The same for models that the node has kept for itself."""
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        return self.life, self.last
+
+    def model(self, k: int) -> str:
+        """Where the model of session k is."""
+        return next((name for key, name in self.kept.items() if _number(key) == k), "")
+
+    def settle(self, order: Order) -> None:
+        """Forget what no server can name any more.  One that goes on from what is settled may ask again for answers
+        beyond it, and to go on from the last model before or the one that this order names.  Other sessions with this
+        number or a later one were asked for by servers that died before they wrote it down."""
+
+        def known(stored: dict[str, str]) -> dict[str, str]:
+            return {key: name for key, name in stored.items() if _number(key) < order.k or key == order.key}
+
+        self.answers = {key: name for key, name in known(self.answers).items() if _number(key) > order.settled}
+        kept = known(self.kept)
+        needed = {order.kept, max((k for k in map(_number, kept) if k <= order.settled), default=-1)}
+        self.kept = {key: name for key, name in kept.items() if _number(key) > order.settled or _number(key) in needed}
+
+
+def _number(key: str) -> int:
+    return int(key.rpartition("/")[2])
 
 
 @define
@@ -40,20 +89,18 @@ class Account:
     overflowed: int = 0
     training: int = 0
     uploads: int = 0
-    slot: int = -1
-    """The last slot whose harvest is in."""
-    run: str = ""
-    """Whose slots these are."""
-    last: int = -1
-    """The last session (its k) that was answered in this run."""
     open: str = ""
     """The key of a session that was charged and not yet answered."""
     broken: int = 0
     """Sessions that were charged and never answered."""
-    kept: str = ""
-    """The session (run and k) whose model the node has kept for itself."""
-    answers: dict[str, str] = field(factory=dict)
-    """Key to the name under which the answer is stored."""
+    run: str = ""
+    """The run that is being served."""
+    runs: dict[str, Page] = field(factory=dict)
+    """The latest runs, the present one last."""
+
+    @property
+    def page(self) -> Page:
+        return self.runs.setdefault(self.run, Page())
 
     @property
     def spent(self) -> int:
@@ -74,8 +121,16 @@ class Account:
         self.harvested += max(0, difference)
         self.overflowed += max(0, -difference)
 
+    def pay(self, *, training: int = 0, upload: int = 0) -> None:
+        """Spend on the present run."""
+        self.training += training
+        self.uploads += upload
+        self.page.spent += training + upload
+
     def report(self) -> Report:
-        return Report(self.slot, self.harvested, self.overflowed, self.spent, self.capacity)
+        """For the present run: what others have spent is gone for it."""
+        page = self.page
+        return Report(page.slot, self.harvested, self.overflowed + self.spent - page.spent, page.spent, self.capacity)
 
 
 class Store(Protocol):
@@ -89,11 +144,15 @@ class Store(Protocol):
 
     def get(self, name: str) -> bytes | None: ...
 
-    def drop(self, name: str) -> None: ...
+    def only(self, names: Collection[str]) -> None:
+        """Drop everything else that was put."""
+
+
+_NAME = r"(?:answer|kept)-[0-9a-f]{16}"
 
 
 class FileStore:
-    """A file, and one more beside it for every answer that is kept."""
+    """A file, and one more beside it for every answer and model that is kept."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -129,7 +188,7 @@ class FileStore:
         return values
 
     def save(self, values: dict[str, Any]) -> None:
-        write(self.path, json.dumps(values, sort_keys=True) + "\n")
+        write(self.path, json.dumps(values) + "\n")
 
     def put(self, name: str, data: bytes) -> None:
         write(self._beside(name), data)
@@ -140,8 +199,16 @@ class FileStore:
         except FileNotFoundError:
             return None
 
-    def drop(self, name: str) -> None:
-        self._beside(name).unlink(missing_ok=True)
+    def only(self, names: Collection[str]) -> None:
+        """Also what a process left that was killed while it wrote; nobody else's files, whatever they are called.  The
+        books are written by now: what cannot be swept today can be another time."""
+        mine = re.compile(rf"{re.escape(self.path.name)}\.({_NAME})")
+        partial = re.compile(rf"\.{re.escape(self.path.name)}(\.{_NAME})?\.\d+\.partial")
+        with suppress(OSError):
+            for path in list(self.path.parent.iterdir()):
+                found = mine.fullmatch(path.name)
+                if (found and found[1] not in names) or partial.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
 
     def _beside(self, name: str) -> Path:
         return self.path.with_name(f"{self.path.name}.{name}")
@@ -173,9 +240,9 @@ class StateStore:
     def get(self, name: str) -> bytes | None:
         return self.state.get(self.NAME, {}).get(name)  # type: ignore[no-any-return]
 
-    def drop(self, name: str) -> None:
+    def only(self, names: Collection[str]) -> None:
         self.state[self.NAME] = ConfigRecord(
-            {key: value for key, value in self.state.get(self.NAME, {}).items() if key != name}
+            {key: value for key, value in self.state[self.NAME].items() if key in names or key == "ledger"}
         )
 
 
@@ -192,8 +259,9 @@ class Ledger:
         try:
             if values.pop("format") != FORMAT:
                 raise InputError("the ledger is of another format")
-            self.account = Account(**values)
-        except (KeyError, TypeError):
+            runs = {run: Page(**page) for run, page in values.pop("runs").items()}
+            self.account = Account(**values, runs=runs)
+        except (KeyError, TypeError, AttributeError):
             raise InputError("the ledger is damaged") from None
         if self.account.client != client:
             raise InputError(f"the ledger belongs to client {self.account.client}, not to {client}")
@@ -204,46 +272,51 @@ class Ledger:
         self.account.overflowed += max(0, self.account.level - capacity)
 
     def save(self) -> None:
+        """Write the books; only then may what they do not name any more be dropped."""
         self.store.save({"format": FORMAT, **attrs.asdict(self.account)})
+        pages = self.account.runs.values()
+        self.store.only({name for page in pages for name in (*page.answers.values(), *page.kept.values())})
 
     def enter(self, run: str) -> None:
-        """A new run begins to count its slots and sessions; what the battery holds stays."""
-        if run != self.account.run:
-            for name in self.account.answers.values():
-                self.store.drop(name)
-            self.account.run, self.account.slot, self.account.last, self.account.answers = run, -1, -1, {}
+        """Every run counts its own slots and sessions; what the battery holds is the same for all."""
+        account = self.account
+        account.run = run
+        account.runs[run] = account.runs.pop(run, Page())
+        for old in list(account.runs)[:-RUNS]:
+            del account.runs[old]
 
     def answer(self, key: str) -> bytes | None:
         """What was answered to this key."""
-        name = self.account.answers.get(key)
+        name = self.account.page.answers.get(key)
         return None if name is None else self.store.get(name)
 
-    def keep(self, run: str, k: int, data: bytes) -> None:
-        """A model that does not travel; the next one replaces it."""
-        self.store.put("kept", data)
-        self.account.kept = f"{run}/{k}"
+    def keep(self, key: str, data: bytes) -> None:
+        """A model that does not travel."""
+        self.account.page.kept[key] = self._put("kept", key, data)
 
-    def kept(self, run: str, k: int) -> bytes | None:
-        return self.store.get("kept") if self.account.kept == f"{run}/{k}" else None
+    def kept(self, k: int) -> bytes | None:
+        name = self.account.page.model(k)
+        return self.store.get(name) if name else None
 
     def charge(self, key: str, quanta: int) -> Account:
         """Take a whole session's energy before it begins; returns the account as it was, for settling."""
-        before = attrs.evolve(self.account, answers=dict(self.account.answers))
+        before = deepcopy(self.account)
         self.account.open = key
-        self.account.training += quanta
+        self.account.pay(training=quanta)
         self.save()
         return before
 
-    def settle(self, key: str, k: int, data: bytes, settled: int) -> None:
-        """The session's energy and its answer, in one write; answers that the server has are dropped."""
-        name = hashlib.sha256(key.encode()).hexdigest()[:16]
-        self.store.put(name, data)
-        account = self.account
-        account.open, account.last = "", max(account.last, k)
-        account.answers[key] = name
-        old = {one: where for one, where in account.answers.items() if int(one.rpartition("/")[2]) <= settled}
-        for one in old:
-            del account.answers[one]
+    def settle(self, order: Order, data: bytes) -> None:
+        """The session's energy and its answer, in one write."""
+        page = self.account.page
+        page.answers[order.key] = self._put("answer", order.key, data)
+        page.life, page.last = max(page.turn, order.turn)
+        page.settle(order)
+        self.account.open = ""
         self.save()
-        for where in old.values():
-            self.store.drop(where)
+
+    def _put(self, kind: str, key: str, data: bytes) -> str:
+        """Under a name of its own: what the books on disk name stays as it is until they are written again."""
+        name = f"{kind}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+        self.store.put(name, data)
+        return name

@@ -178,7 +178,7 @@ class Post:
         if answer.steps != run.session:
             raise Refused("steps", f"{answer.steps}, needs {run.session}")
         if errand.payload == "logits":
-            self.weights.received_logits(session, *self.learning.logits(answer.parts.get("logits")))
+            self.weights.received_logits(session, *self.learning.logits(answer.parts.get("logits"), answer.samples))
             return
         update = self.learning.vector(answer.parts.get("arrays")) - self.weights.version(errand.reference)
         if not bool(torch.isfinite(update).all()):

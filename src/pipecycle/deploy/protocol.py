@@ -66,8 +66,9 @@ class Order:
     slot_seconds: float = 0.0
     """How long a slot lasts; 0 where slots have no length."""
     life: str = ""
-    """A fresh word for every server that went on with the run by the wall clock: what an earlier one asked for after
-    its last checkpoint is forgotten, and its answers must not be taken for those to new orders of the same number."""
+    """A number and a fresh word for every server that went on with the run by the wall clock: what an earlier one asked
+    for after its last checkpoint is forgotten, and its answers must not be taken for those to new orders of the same
+    k, which says nothing about orders of another life."""
 
     @property
     def roll_call(self) -> bool:
@@ -76,6 +77,11 @@ class Order:
     @property
     def key(self) -> str:
         return f"{self.run}/{self.life}/{self.client}/{self.k}"
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        """Later for later orders to a client."""
+        return age(self.life), self.k
 
     @staticmethod
     def of(content: RecordDict) -> Order | None:
@@ -90,9 +96,15 @@ class Order:
         return ConfigRecord(attrs.asdict(self))
 
 
+def age(life: str) -> int:
+    """Which life of the run it is; the first has no name."""
+    return int(life.partition("-")[0] or 0)
+
+
 @frozen
 class Report:
-    """A node's battery: quanta since its ledger was opened, as of the end of slot `at`."""
+    """A node's battery: quanta since its ledger was opened, as of the end of slot `at`.  `spent` is on this run alone;
+    what other runs have spent counts as overflowed."""
 
     at: int
     harvested: int

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import json
-import zipfile
 from collections.abc import Callable
+from math import isfinite
 from pathlib import Path
 
 import attrs
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Message, RecordDict
 
 from pipecycle.deploy.battery import Battery, battery
 from pipecycle.deploy.ledger import Account, Busy, FileStore, Ledger, StateStore
-from pipecycle.deploy.protocol import Answer, Order, write_answer
+from pipecycle.deploy.packing import pack, unpack
+from pipecycle.deploy.protocol import MOST_SAMPLES, Answer, Order, write_answer
 from pipecycle.deploy.roster import WAIT, RealTime, Timer
 from pipecycle.deploy.settings import NodeSettings, RunSettings
 from pipecycle.energy import quanta, show
@@ -66,7 +65,7 @@ class Node:
         self.run, self.node, self.timer = run, node, timer
         self.capacity = int(quanta(min(node.capacity or run.capacity, run.capacity), "capacity"))
         initial = int(quanta(node.initial if node.initial >= 0 else run.initial, "initial"))
-        self.battery: Battery = battery(run, node)
+        self.battery: Battery = battery(run, node, timer)
         self.ledger = Ledger(store, node.partition_id, self.capacity, initial if self.battery.emulated else 0)
 
     @property
@@ -81,9 +80,10 @@ class Node:
             return self.reply(message, self.said(order, "present"))
         known = self.ledger.answer(order.key)
         if known is not None:
+            self.ledger.save()  # the run was heard of
             return Message(unpack(known), reply_to=message)
         self.battery.advance(self.account, order.slot)
-        if order.client != self.node.partition_id or order.k <= self.account.last:
+        if order.client != self.node.partition_id or order.turn <= self.account.page.turn:
             other = order.client != self.node.partition_id
             reason = f"this is client {self.node.partition_id}" if other else "an old order, its answer is not kept"
             self.ledger.save()
@@ -98,7 +98,7 @@ class Node:
         if self.account.level < order.need:
             return f"battery {show(self.account.level)} units, needs {show(order.need)}"
         if order.kept >= 0:
-            mine = self.ledger.kept(order.run, order.kept)
+            mine = self.ledger.kept(order.kept)
             if mine is None:
                 return "the kept model is gone"
             message.content["kept"] = unpack(mine)["arrays"]
@@ -107,25 +107,29 @@ class Node:
     def train(self, order: Order, message: Message, context: Context, app: App) -> Message:
         before = self.ledger.charge(order.key, order.steps * order.step)
         began = self.timer.now()
-        steps, content, reason = order.steps, None, ""
+        steps, samples, reason = order.steps, 0, ""
+        content: RecordDict | None = None
         try:
-            content = app(message, context).content
+            found = app(message, context).content
+            samples = _samples(found)
+            pack(found)  # what can be neither kept nor sent must be known before it is paid for
+            content = found
         except Late as error:
             steps, reason = error.steps, str(error)
         except Exception as error:  # an exception would leave its energy out of the books under simulation
-            reason = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}".encode(errors="replace").decode()
         seconds = self.timer.now() - began
         self.ledger.account = before
         self.burn(order, steps, seconds)
         if content is not None:
             if order.payload == "logits" and "arrays" in content:
-                self.ledger.keep(order.run, order.k, pack(RecordDict({"arrays": content.pop("arrays")})))
+                self.ledger.keep(order.key, pack(RecordDict({"arrays": content.pop("arrays")})))
             if self.wait(order, began):
-                self.account.uploads += order.fee
+                self.account.pay(upload=order.fee)
             else:
                 content, reason = None, "no energy to report"
         told = self.said(order, "failed" if content is None else "trained", reason[:500])
-        told = attrs.evolve(told, steps=steps, seconds=seconds, samples=_samples(content))
+        told = attrs.evolve(told, steps=steps, seconds=seconds, samples=0 if content is None else samples)
         return self.keep(order, message, told, content)
 
     def burn(self, order: Order, steps: int, seconds: float) -> None:
@@ -134,10 +138,18 @@ class Node:
             if self.battery.emulated:
                 passed = int(step * seconds / steps / order.slot_seconds) if order.slot_seconds else step
                 self.battery.advance(self.account, order.slot + passed)
-            self.account.training += order.step
+            self.account.pay(training=order.step)
         if order.slot_seconds or not self.battery.emulated:
             passed = int(seconds / order.slot_seconds) if order.slot_seconds else max(0, steps - 1)
-            self.battery.advance(self.account, order.slot + passed)
+            self.look(order.slot + passed)
+
+    def look(self, slot: int) -> None:
+        """What the battery holds after training; the session must not be lost because nobody can say, so that the
+        books stand until somebody can."""
+        try:
+            self.battery.advance(self.account, slot)
+        except InputError:
+            self.account.measure(max(0, self.account.level))
 
     def wait(self, order: Order, began: float) -> bool:
         """Wait until the upload can be paid, within the deadline; whether it can."""
@@ -148,9 +160,9 @@ class Node:
                 if passed >= order.seconds:
                     return False
                 self.timer.sleep(min(order.slot_seconds, order.seconds - passed))
-                self.battery.advance(self.account, order.slot + int((self.timer.now() - began) / order.slot_seconds))
-            elif self.account.slot < last and self.battery.emulated:
-                self.battery.advance(self.account, self.account.slot + 1)
+                self.look(order.slot + int((self.timer.now() - began) / order.slot_seconds))
+            elif self.account.page.slot < last and self.battery.emulated:
+                self.battery.advance(self.account, self.account.page.slot + 1)
             else:
                 return False
         return True
@@ -162,7 +174,7 @@ class Node:
     def keep(self, order: Order, message: Message, told: Answer, content: RecordDict | None = None) -> Message:
         """Settle the session's energy together with its answer, then let it go."""
         records = write_answer(told, content)
-        self.ledger.settle(order.key, order.k, pack(records), order.settled)
+        self.ledger.settle(order, pack(records))
         return Message(records, reply_to=message)
 
     @staticmethod
@@ -170,58 +182,12 @@ class Node:
         return Message(write_answer(told), reply_to=message)
 
 
-def _samples(content: RecordDict | None) -> int:
-    """What the app says it has used, under Flower's usual name."""
-    for record in [] if content is None else content.metric_records.values():
+def _samples(content: RecordDict) -> int:
+    """What the app says it has used, under Flower's usual name; apps that do not say count alike."""
+    for record in content.metric_records.values():
         count = record.get("num-examples")
         if isinstance(count, int | float):
+            if not isfinite(count) or abs(count) > MOST_SAMPLES:
+                raise InputError(f"num-examples = {count}: needs at most {MOST_SAMPLES}")
             return int(count)
-    return 0
-
-
-# Records as bytes, so that an answer can wait in a file.
-
-_KINDS = {"metrics": MetricRecord, "config": ConfigRecord}
-
-
-def pack(content: RecordDict) -> bytes:
-    """Metrics and configuration as JSON, arrays as they are."""
-    told: list[dict[str, object]] = []
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w") as archive:
-        for name, record in content.items():
-            if isinstance(record, ArrayRecord):
-                arrays: list[list[object]] = []
-                for key, array in record.items():
-                    place = f"{len(told)}.{len(arrays)}"
-                    archive.writestr(place, array.data)
-                    arrays.append([key, array.dtype, list(array.shape), array.stype, place])
-                told.append({"name": name, "kind": "arrays", "arrays": arrays})
-            else:
-                kind = "metrics" if isinstance(record, MetricRecord) else "config"
-                values = {key: value.hex() if isinstance(value, bytes) else value for key, value in record.items()}
-                hexed = [key for key, value in record.items() if isinstance(value, bytes)]
-                told.append({"name": name, "kind": kind, "values": values, "bytes": hexed})
-        archive.writestr("records.json", json.dumps(told))
-    return data.getvalue()
-
-
-def unpack(data: bytes) -> RecordDict:
-    """What `pack` was given."""
-    content = RecordDict()
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        for record in json.loads(archive.read("records.json")):
-            if record["kind"] == "arrays":
-                content[record["name"]] = ArrayRecord(
-                    {
-                        key: Array(dtype=kind, shape=tuple(shape), stype=stype, data=archive.read(place))
-                        for key, kind, shape, stype, place in record["arrays"]
-                    }
-                )
-            else:
-                values = {
-                    key: bytes.fromhex(value) if key in record["bytes"] else value
-                    for key, value in record["values"].items()
-                }
-                content[record["name"]] = _KINDS[record["kind"]](values)
-    return content
+    return 1

@@ -135,14 +135,14 @@ def test_full_batteries_are_forecast_as_nodes_count_them() -> None:
     for slot in range(8):
         fleet.begin(slot)
         account.gain(UNIT)
-        account.slot = slot
+        account.page.slot = slot
         if slot == 2:
             fleet.start(np.array([0]), 0)
         if slot in (2, 3):
-            account.training += UNIT
+            account.pay(training=UNIT)
         fleet.train()
         if slot == 3:
-            account.uploads += UNIT
+            account.pay(upload=UNIT)
             fleet.finished(0, 15, UNIT, account.report())
         assert fleet.true_level().tolist() == [account.level], slot
         assert fleet.overflow is not None

@@ -301,22 +301,59 @@ def test_a_node_that_claims_a_taken_number_is_refused(federation: Federation, tm
     assert {one["name"] for one in claims} == {"client"}
 
 
-def test_hostile_logits_are_refused(federation: Federation) -> None:
+def counts(change: Callable[[np.ndarray[Any, Any]], object]) -> Callable[[RecordDict], None]:
+    """A logit table with other counts."""
+
+    def alter(content: RecordDict) -> None:
+        arrays = {key: array.numpy().copy() for key, array in content["logits"].items()}
+        change(arrays["counts"])
+        content["logits"] = ArrayRecord({key: Array(value) for key, value in arrays.items()})
+
+    return alter
+
+
+def put(value: float) -> Callable[[np.ndarray[Any, Any]], None]:
+    def change(found: np.ndarray[Any, Any]) -> None:
+        found[:] = value
+
+    return change
+
+
+def add(first: float, second: float) -> Callable[[np.ndarray[Any, Any]], None]:
+    def change(found: np.ndarray[Any, Any]) -> None:
+        found[:2] += first, second
+
+    return change
+
+
+LOGITS: dict[str, tuple[str, Callable[[RecordDict], None]]] = {
+    "negative counts": ("logits", counts(add(-1000, 1000))),
+    "counts in fractions": ("logits", counts(add(0.5, -0.5))),
+    "no counts": ("logits", counts(put(0.0))),
+    "one sample more than there were": ("logits", counts(add(1, 0))),
+    "far more samples than there were": ("logits", counts(put(1e9))),
+    "counts of a smaller session, which it says it was not": ("logits", energy(samples=5 * 15 - 1)),
+    "no table": ("logits", without("logits")),
+}
+
+
+@pytest.mark.parametrize("case", LOGITS)
+def test_hostile_logits_are_refused(federation: Federation, case: str) -> None:
+    name, alter = LOGITS[case]
+
     def fault(client: int, message: Message, now: float) -> Any:
-        if client != HOSTILE or message.content["pipecycle"]["k"] < 0:
+        if client != HOSTILE or message.content["pipecycle"]["payload"] != "logits":
             return None
 
         def change(reply: Message) -> Message:
-            if "logits" in reply.content:
-                arrays = {key: array.numpy().copy() for key, array in reply.content["logits"].items()}
-                arrays["counts"][0] = -3.0
-                reply.content["logits"] = ArrayRecord({key: Array(value) for key, value in arrays.items()})
+            if reply.content["pipecycle"]["outcome"] == "trained":
+                alter(reply.content)
             return reply
 
         return change
 
     live = federation(policy="flda", clients=4, slots=130, fault=fault)
-    assert live.driver.refused["logits"] >= 1
+    assert set(live.driver.refused) == {name}
     tabulated = live.schedule.sessions.client[live.schedule.tables.session]
     assert len(tabulated)
     assert HOSTILE not in tabulated

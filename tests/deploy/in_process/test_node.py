@@ -22,8 +22,8 @@ from pipecycle.deploy.forecast import Forecast
 from pipecycle.deploy.learning import own
 from pipecycle.deploy.ledger import Account, FileStore
 from pipecycle.deploy.local_grid import VirtualTime
+from pipecycle.deploy.packing import pack, unpack
 from pipecycle.deploy.protocol import Order, write_arrays
-from pipecycle.deploy.session import pack, unpack
 from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
 from pipecycle.specs import parse_harvest
@@ -102,7 +102,7 @@ def test_answers_are_kept_until_the_server_has_them(tmp_path: Path) -> None:
     assert told(app(ask(k=0, slot=10), node))[0] == "declined"
     assert app(ask(k=1, slot=20), node).content["energy"] == second.content["energy"]
     assert app(ask(k=2, slot=30), node).content["energy"] == third.content["energy"]
-    kept = json.loads((tmp_path / "ledger.json").read_text())["answers"]
+    kept = json.loads((tmp_path / "ledger.json").read_text())["runs"]["r"]["answers"]
     assert sorted(kept) == ["r//0/1", "r//0/2"]
     assert len(list(tmp_path.glob("ledger.json.*"))) == 2 + 1  # and the lock
 
@@ -112,8 +112,9 @@ def test_a_new_run_counts_anew_with_the_energy_that_is_there(tmp_path: Path) -> 
     app(ask(), node)
     level = app(ask(k=-1, slot=-1, run="other"), node).content["energy"]["battery"]
     assert level == 4 * UNIT
-    assert told(app(ask(run="other", slot=2), node)) == ("trained", 4 + 3 + 3 - 5, 10, 5)
-    assert list(json.loads((tmp_path / "ledger.json").read_text())["answers"]) == ["other//0/0"]
+    assert told(app(ask(run="other", slot=2), node)) == ("trained", 4 + 3 + 3 - 5, 5, 5)
+    runs = json.loads((tmp_path / "ledger.json").read_text())["runs"]
+    assert {run: list(page["answers"]) for run, page in runs.items()} == {"r": ["r//0/0"], "other": ["other//0/0"]}
 
 
 def test_it_stops_at_its_deadline_and_counts_the_steps_done() -> None:
@@ -207,9 +208,9 @@ def test_a_gauge_is_the_truth(tmp_path: Path) -> None:
     for text, why in (("lots", "needs the battery's level"), ("-1", "at least 0"), ("nan", "at least 0")):
         gauge.write_text(text)
         with pytest.raises(InputError, match=why):
-            Gauge(gauge).read()
+            Gauge(gauge, VirtualTime()).read()
     with pytest.raises(InputError, match="cannot be read"):
-        Gauge(tmp_path / "nowhere").read()
+        Gauge(tmp_path / "nowhere", VirtualTime()).read()
 
 
 def test_the_machines_own_battery(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +274,7 @@ def test_an_emulated_battery_is_the_simulators_weather() -> None:
             battery.advance(account, slot)
         rows = parse_harvest(spec).weather(5, 2).block(2001)
         assert account.harvested == int(rows[:, 3].sum())
-        assert account.slot == 2000
+        assert account.page.slot == 2000
 
 
 def test_forecasts(tmp_path: Path) -> None:

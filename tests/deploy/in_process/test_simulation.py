@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,11 @@ import pytest
 
 pytest.importorskip("flwr")
 pytest.importorskip("ray")
+pytest.importorskip("psutil")
+
+import psutil
+
+from pipecycle.deploy.loopback import environment
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]
@@ -34,25 +40,62 @@ run_simulation(
 
 
 def simulate(script: str, tmp_path: Path, settings: dict[str, Any] | None = None) -> None:
+    """Run it to its end; meanwhile none of its processes may listen, or speak to anybody, outside this machine."""
     (tmp_path / "script.py").write_text(script)
-    environment = {
-        **os.environ,
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_HOME": str(tmp_path / "flwr"),
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "script.py", json.dumps(settings or {})],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    with (tmp_path / "log").open("w") as log:
+        process = psutil.Popen(
+            [sys.executable, "script.py", json.dumps(settings or {})],
+            cwd=tmp_path,
+            env=environment(tmp_path / "flwr"),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    listening, outside = set[str](), set[tuple[str, str]]()
+    end = time.monotonic() + 150
+    try:
+        while process.poll() is None:
+            assert time.monotonic() < end
+            for name, address in sockets(process):
+                listening.add(name)
+                if not ip_address(address.removeprefix("::ffff:")).is_loopback:
+                    outside.add((name, address))
+            time.sleep(0.4)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(30)
+    assert process.returncode == 0, (tmp_path / "log").read_text()[-3000:]
+    assert outside == set()
+    assert {"gcs_server", "raylet"} <= listening  # the watch has seen something
+    end = time.monotonic() + 20
+    while left(tmp_path):
+        assert time.monotonic() < end, f"left behind: {left(tmp_path)}"
+        time.sleep(0.2)
+
+
+def left(tmp_path: Path) -> list[str]:
+    """Processes of this simulation, whoever is their parent by now."""
+    found = []
+    for one in psutil.process_iter():
+        try:
+            if one.environ().get("FLWR_HOME") == str(tmp_path / "flwr") and one.status() != psutil.STATUS_ZOMBIE:
+                found.append(one.name())
+        except psutil.Error:
+            continue
+    return found
+
+
+def sockets(process: psutil.Process) -> list[tuple[str, str]]:
+    """Where a process and its children listen and to whom they are connected, over TCP or UDP."""
+    found = []
+    for one in [process, *process.children(recursive=True)]:
+        try:
+            name = one.name()
+            for socket in one.net_connections("inet"):
+                found += [(name, end.ip) for end in (socket.laddr, socket.raddr) if end]
+        except psutil.Error:  # it has just ended
+            continue
+    return found
 
 
 def test_the_simulation_ends_with_the_same_bits(federation: Federation, tmp_path: Path) -> None:
