@@ -42,7 +42,7 @@ ray-test: $(VENV)/.installed  ## sweeps on a Ray cluster of this machine
 
 # Flower asks for older versions of what the commands are made with: an environment of its own.
 flower-test: .venv-flower/.installed  ## live federations: in-process, simulated, and real processes on loopback
-	.venv-flower/bin/python -m pytest tests/deploy -m "not chaos" -n 2 --dist loadfile
+	.venv-flower/bin/python -m pytest tests/deploy -m "not chaos" -n 2 --dist loadfile --no-loadscope-reorder
 
 flower-chaos: .venv-flower/.installed  ## nodes and the server of a live federation are killed, and it goes on
 	.venv-flower/bin/python -m pytest tests/deploy -m chaos

@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+LONG = ("test_up", "test_processes", "test_simulation")
+"""Modules with processes of their own: they begin first, so that two workers end together."""
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Minutes of killing are for those who ask for them: `make flower-chaos`."""
+    items.sort(key=lambda item: item.path.stem not in LONG)
     if "chaos" in (config.getoption("markexpr") or ""):
         return
     for item in items:

@@ -57,6 +57,7 @@ def options(settings: dict[str, Any]) -> list[str]:
     return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
 
 
+@pytest.mark.chaos
 def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up) -> None:
     settings = {**BITS, "clock": "logical", "slack": 0, "slots": 8, "initial": 40.0}  # sessions may be paid twice
     process = up("app", "--nodes", "2", "--tls", "--node", "capacity=60", "--json", *options(settings))
