@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,14 +23,15 @@ policy = ["pipecycle", "fedavg"]
 
 
 @pytest.mark.ray
-def test_a_sweep_on_ray_gives_the_same_files(tmp_path: Path) -> None:
+def test_a_sweep_on_ray_gives_the_same_files(tmp_path: Path, on_loopback: Callable[[Any, float], set[str]]) -> None:
     pytest.importorskip("ray")
+    psutil = pytest.importorskip("psutil")
     (tmp_path / "s.toml").write_text(FILE)
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
     base = [sys.executable, "-m", "pipecycle", "sweep", "s.toml", "--json", "--out"]
-    local = subprocess.run([*base, "local"], check=True, capture_output=True, text=True, cwd=tmp_path, env=environment)
-    remote = subprocess.run(
-        [*base, "remote", "--on", "ray"], check=True, capture_output=True, text=True, cwd=tmp_path, env=environment
-    )
-    assert json.loads(remote.stdout)["finished"] == json.loads(local.stdout)["finished"] == 4
+    local = subprocess.run([*base, "local"], check=True, capture_output=True, text=True, cwd=tmp_path)
+    with (tmp_path / "said").open("w") as said:
+        remote = psutil.Popen([*base, "remote", "--on", "ray"], cwd=tmp_path, stdout=said)
+    assert {"gcs_server", "raylet"} <= on_loopback(remote, 120)
+    assert remote.returncode == 0
+    assert json.loads((tmp_path / "said").read_text())["finished"] == json.loads(local.stdout)["finished"] == 4
     assert (tmp_path / "local" / "results.csv").read_bytes() == (tmp_path / "remote" / "results.csv").read_bytes()

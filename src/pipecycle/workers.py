@@ -155,6 +155,9 @@ def execute_on_ray(
     folders: Sequence[RunFolder], *, address: str | None = None, save_every: float = 60.0, watch: Watch | None = None
 ) -> dict[str, str]:
     """The same on a Ray cluster: one task per shard, the folders on storage that all its machines see."""
+    if address is None and "RAY_ADDRESS" not in os.environ:  # a cluster of this machine listens to it alone
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError:

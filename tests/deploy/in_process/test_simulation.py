@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from ipaddress import ip_address
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +24,7 @@ from pipecycle.deploy.loopback import environment
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]
+Watch = Callable[[Any, float], set[str]]
 
 OURS = """
 import json, sys
@@ -39,8 +39,8 @@ run_simulation(
 """
 
 
-def simulate(script: str, tmp_path: Path, settings: dict[str, Any] | None = None) -> None:
-    """Run it to its end; meanwhile none of its processes may listen, or speak to anybody, outside this machine."""
+def simulate(script: str, tmp_path: Path, on_loopback: Watch, settings: dict[str, Any] | None = None) -> None:
+    """Run it to its end, which it leaves nobody behind at."""
     (tmp_path / "script.py").write_text(script)
     with (tmp_path / "log").open("w") as log:
         process = psutil.Popen(
@@ -50,23 +50,9 @@ def simulate(script: str, tmp_path: Path, settings: dict[str, Any] | None = None
             stdout=log,
             stderr=subprocess.STDOUT,
         )
-    listening, outside = set[str](), set[tuple[str, str]]()
-    end = time.monotonic() + 150
-    try:
-        while process.poll() is None:
-            assert time.monotonic() < end
-            for name, address in sockets(process):
-                listening.add(name)
-                if not ip_address(address.removeprefix("::ffff:")).is_loopback:
-                    outside.add((name, address))
-            time.sleep(0.4)
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(30)
+    named = on_loopback(process, 150)
     assert process.returncode == 0, (tmp_path / "log").read_text()[-3000:]
-    assert outside == set()
-    assert {"gcs_server", "raylet"} <= listening  # the watch has seen something
+    assert {"gcs_server", "raylet"} <= named  # the watch has seen something
     end = time.monotonic() + 20
     while left(tmp_path):
         assert time.monotonic() < end, f"left behind: {left(tmp_path)}"
@@ -85,37 +71,24 @@ def left(tmp_path: Path) -> list[str]:
     return found
 
 
-def sockets(process: psutil.Process) -> list[tuple[str, str]]:
-    """Where a process and its children listen and to whom they are connected, over TCP or UDP."""
-    found = []
-    for one in [process, *process.children(recursive=True)]:
-        try:
-            name = one.name()
-            for socket in one.net_connections("inet"):
-                found += [(name, end.ip) for end in (socket.laddr, socket.raddr) if end]
-        except psutil.Error:  # it has just ended
-            continue
-    return found
-
-
-def test_the_simulation_ends_with_the_same_bits(federation: Federation, tmp_path: Path) -> None:
+def test_the_simulation_ends_with_the_same_bits(federation: Federation, tmp_path: Path, on_loopback: Watch) -> None:
     settings = {"policy": "pipecycle", "clients": 4, "slots": 40, "session": 4, "harvest": "bernoulli:0.8",
                 "initial": 4.0, "evaluate-every": 20}  # fmt: skip
-    simulate(OURS, tmp_path, {**settings, "out": str(tmp_path / "simulated")})
+    simulate(OURS, tmp_path, on_loopback, {**settings, "out": str(tmp_path / "simulated")})
     local = federation(None, **settings, out=str(tmp_path / "local"))
     assert local.schedule.ancestry.events > 3
     for name in ("model.safetensors", "schedule.npz", "metrics.csv"):
         assert (tmp_path / "simulated" / name).read_bytes() == (tmp_path / "local" / name).read_bytes(), name
 
 
-def test_anybodys_client_app_is_scheduled_by_our_policies(tmp_path: Path) -> None:
+def test_anybodys_client_app_is_scheduled_by_our_policies(tmp_path: Path, on_loopback: Watch) -> None:
     """The documents' own example, which knows nothing of batteries, slots or policies."""
     from pipecycle.deploy.journal import read_trace
     from pipecycle.energy import UNIT
 
     page = (Path(__file__).parents[3] / "docs/clientapp.md").read_text()
     (block,) = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    simulate(block, tmp_path)
+    simulate(block, tmp_path, on_loopback)
     events = read_trace(tmp_path / "middle/trace.jsonl")
     replies = [one for one in events if one["event"] == "reply"]
     losses = [one["loss"] for one in events if one["event"] == "evaluation"]

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+
+Watch = Callable[[Any, float], set[str]]
+
+
+@pytest.fixture
+def on_loopback() -> Watch:
+    """Waits for a process to end; meanwhile neither it nor its children may listen, or speak to anybody, outside this
+    machine.  Tells who has had a socket at all."""
+    psutil = pytest.importorskip("psutil")
+
+    def watch(process: Any, seconds: float) -> set[str]:
+        found = set[tuple[str, str]]()
+        end = time.monotonic() + seconds
+        try:
+            while process.poll() is None:
+                assert time.monotonic() < end
+                found |= sockets(process)
+                time.sleep(0.4)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(30)
+        assert [one for one in found if not ip_address(one[1].removeprefix("::ffff:")).is_loopback] == []
+        return {name for name, _ in found}
+
+    def sockets(process: Any) -> set[tuple[str, str]]:
+        found = set()
+        for one in [process, *process.children(recursive=True)]:
+            try:
+                name = one.name()
+                for socket in one.net_connections("inet"):
+                    found |= {(name, end.ip) for end in (socket.laddr, socket.raddr) if end}
+            except psutil.Error:  # it has just ended
+                continue
+        return found
+
+    return watch
