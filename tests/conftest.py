@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from ipaddress import ip_address
@@ -8,6 +9,9 @@ from typing import Any
 import pytest
 
 Watch = Callable[[Any, float], set[str]]
+
+# A shell's background job ignores Ctrl-C, and so would the commands that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
