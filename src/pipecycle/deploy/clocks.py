@@ -22,6 +22,9 @@ class Clock(Protocol):
 
     def arrivals(self, slot: int, roster: Roster) -> list[Arrival]: ...
 
+    def held(self) -> list[Arrival]:
+        """What has arrived and belongs to slots that are still to come."""
+
 
 class LogicalClock:
     """A slot ends when every session whose last step it is has answered or is lost; reproducible.
@@ -46,6 +49,9 @@ class LogicalClock:
         self._held = [one for one in found if _at(one) - 1 > slot]
         return [one for one in found if _at(one) - 1 <= slot]
 
+    def held(self) -> list[Arrival]:
+        return self._held
+
 
 def _at(arrival: Arrival) -> int:
     return arrival.answer.report.at if arrival.kind == "reply" and arrival.answer is not None else -1
@@ -69,3 +75,6 @@ class WallClock:
                 roster.call(slot)
                 called = roster.timer.now()
         return found
+
+    def held(self) -> list[Arrival]:
+        return []

@@ -22,7 +22,7 @@ from pipecycle.deploy.memory import held
 from pipecycle.deploy.pins import Pins
 from pipecycle.deploy.post import Post
 from pipecycle.deploy.protocol import Refused, Report, age
-from pipecycle.deploy.roster import Arrival, RealTime, Roster, Timer
+from pipecycle.deploy.roster import OUSTED, Arrival, RealTime, Roster, Timer
 from pipecycle.deploy.settings import RunSettings
 from pipecycle.deploy.vault import Vault
 from pipecycle.deploy.weights import Weights
@@ -70,6 +70,7 @@ class Driver:
             ttl=run.seconds + run.margin,
             session=run.session,
             most=int(quanta(run.capacity, "capacity")),
+            slot_seconds=run.slot_seconds if run.clock == "wall" else 0.0,
             timer=timer,
             pins=Pins() if run.pin_nodes else None,
         )
@@ -192,34 +193,43 @@ class Driver:
         if kind == "roll-call":
             assert report is not None
             fleet.reachable[client] = True
-            fleet.heard(client, report)
+            if fleet.news(client, report):
+                fleet.heard(client, report)
             return None
         if kind == "refused":
             self.refused[event["name"]] += 1
         if client < 0:  # a node that is nobody yet
             return None
         fleet.reachable[client] = False
+        if event.get("name") == OUSTED:
+            fleet.unhear(client)
         if session < 0:
             return None
         fleet.gone(session, Status.LOST, report)
         return False
 
-    def _roll_call(self, slot: int, wanted: set[int], *, known: set[int] | None = None) -> None:
+    def _roll_call(self, slot: int, wanted: set[int], *, known: set[int] | None = None) -> bool:
         """Ask everybody until all the wanted have answered or the time for it is over; `known` after a restart: of
-        those only their presence counts."""
+        those only their presence counts, unless they have lost their ledgers.  Whether there was any news of clients.
+        """
         mark: Event = {} if known is None else {"after": True}
         until = self.roster.timer.now() + self.settings.roll_call
+        news = False
         while True:
             self.roster.call(slot)
             for arrival in sorted(self.roster.look(lambda flight: flight.session < 0), key=_order):
                 event = self.post.event(arrival)
                 if event["event"] == "roll-call" and arrival.client in (known or ()):
-                    continue
+                    assert arrival.answer is not None
+                    lost = self.fleet.lost_ledger(arrival.client, arrival.answer.report)
+                    if self.fleet.reachable[arrival.client] and not lost:
+                        continue
+                news |= arrival.client >= 0
                 self.journal.write(slot=slot, **event, **mark)
                 self._apply(event)
             self._note_pins(slot)
             if wanted <= self.roster.reachable or self.roster.timer.now() >= until:
-                return
+                return news
             self.roster.timer.sleep(0.25)
 
     def _note_pins(self, slot: int) -> None:
@@ -280,15 +290,19 @@ class Driver:
 
     def _drain(self) -> None:
         """Wait for those who are still at work, so that their ledgers are known; their updates come too late."""
-        while any(flight.session >= 0 for flight in self.roster.flights.values()):
-            for arrival in self.roster.look():
+        found = self.clock.held()
+        while True:
+            for arrival in found:
                 if arrival.answer is not None:
                     try:
                         self.post.check(arrival.client, arrival.answer)
                     except Refused:
                         continue
                     self.fleet.reports[arrival.client] = arrival.answer.report
+            if not any(flight.session >= 0 for flight in self.roster.flights.values()):
+                return
             self.roster.timer.sleep(0.05)
+            found = self.roster.look()
 
     def _end(self) -> Schedule:
         """The closing files, and then the trace's last line: a run that has it is complete."""
@@ -354,23 +368,32 @@ class Driver:
             self.post.life = lives.get(slot, self.post.life)
         self.weights.used.clear()
         self.post.settled = self._answered.copy()
-        reachable = known = set(self.fleet.reachable.nonzero()[0].tolist())
-        if self.settings.clock == "wall":
-            self.post.life = f"{age(self.post.life) + 1}-{secrets.token_hex(4)}"
-            # Who has a session under way speaks with its answer: totals that hold it already would make it look old.
-            known = reachable & set(self.fleet.client_of(self.fleet.training()).tolist())
-        self.journal.write("resume", saved.slot, life=self.post.life)
-        self.journal.save(self.roster.run, saved.slot, self.identity)  # no two servers may have the same life
-        self.roster.slot = saved.slot
-        self._roll_call(saved.slot, reachable, known=known)
-        if self.settings.clock == "logical" and reachable and not self.roster.reachable:
-            raise InputError(f"no node has answered within {self.settings.roll_call:g} s")  # slots would race by
-        for client in sorted(reachable - self.roster.reachable):
-            event = {"event": "away", "client": client, "why": "not there when the run went on", "after": True}
-            self.journal.write(slot=saved.slot, **event)
-            self._apply(event)
+        self._meet_again(saved.slot)
         self._send_again(saved.slot)
         return saved.slot + 1
+
+    def _meet_again(self, slot: int) -> None:
+        """Who is there after a restart, and the life that new orders belong to.
+
+        An order's number is its key only as long as the policy decides as it did before.  By the logical clock it
+        does, and what was sent out after the checkpoint is answered from the nodes' files, unless somebody has come or
+        gone meanwhile; by the wall clock it never does."""
+        run, reachable = self.settings, set(self.fleet.reachable.nonzero()[0].tolist())
+        logical = run.clock == "logical"
+        self.roster.slot = slot
+        news = self._roll_call(slot, reachable, known=reachable if logical else set())
+        if logical and reachable and not self.roster.reachable:
+            raise InputError(f"no node has answered within {run.roll_call:g} s")  # slots would race by
+        for client in sorted(reachable - self.roster.reachable):
+            news = True
+            event: Event = {"event": "away", "client": client, "why": "not there when the run went on", "after": True}
+            self.journal.write(slot=slot, **event)
+            self._apply(event)
+        if news or not logical:
+            self.post.life = f"{age(self.post.life) + 1}-{secrets.token_hex(4)}"
+        self.journal.write("resume", slot, life=self.post.life)
+        # Before anything is sent: no two servers may have the same life and another view of who is there.
+        self.journal.save(self.roster.run, slot, self.identity)
 
     def _recall(self, events: list[Event]) -> None:
         """What the policy has no part in: evaluations, who is which node, and how often each was sent an order."""

@@ -200,21 +200,36 @@ class LiveFleet(Fleet):
         self._left[client] = 0
         return client
 
+    def lost_ledger(self, client: int, report: Report) -> bool:
+        """Whether a node tells less than it did before, as only one with a new ledger does."""
+        before = self.reports.get(client)
+        return before is not None and report.behind(before)
+
+    def news(self, client: int, report: Report) -> bool:
+        """Whether a roll call's totals count.  Who has a session under way speaks with its answer: totals that hold the
+        session already would make that answer look unpaid."""
+        return not self._state[client] & TRAINING or self.lost_ledger(client, report)
+
+    def unhear(self, client: int) -> None:
+        """What was reported was another's: the next report is taken as the first."""
+        self.reports.pop(client, None)
+        self._bases.pop(client, None)
+
     def heard(self, client: int, report: Report) -> None:
         """Put the books right by a node's own: its totals, and the forecast since the slot they are for."""
         base = self._bases.get(client)
         if base is None:
-            base = Base(report.harvested - report.level, report.overflowed, report.spent)
+            base = Base(report.harvested - report.level - report.spent, report.overflowed, 0)
             self._bases[client] = base
         self._heard[client] = self.slot
-        before = self.reports.get(client)
+        anew = self.lost_ledger(client, report)
         self.reports[client] = report
         self._fit(client, report.capacity)
         ahead = 0
         if report.at < self.slot:
             ahead = int((self.forecast.through(self.slot) - self.forecast.through(report.at))[client])
         assert self.overflow is not None
-        if before is not None and report.behind(before):
+        if anew:
             self._begin_anew(client, report, ahead)
             return
         gained = report.harvested - base.harvested + ahead - int(self.gained[client])
@@ -240,16 +255,14 @@ class LiveFleet(Fleet):
         self.ledger.overflowed += int(excess.sum())
         self._ceiling = int(self.level.max(initial=0))
 
-    def most_spent(self, client: int) -> int | None:
-        """What a node's ledger may show as spent at most; None for a node that was never heard of.
+    def most_spent(self, client: int) -> int:
+        """What a node's ledger may show as spent on this run at most.
 
         Flower hands a message to a node once, and a node charges an order once: every order is a session's energy at
         most, also one whose session broke off and was asked for again."""
         base = self._bases.get(client)
-        if base is None:
-            return None
         cost = at(self.to_train, np.array([client])) + at(self.to_server, np.array([client]))
-        return base.spent + int(self.orders[client]) * int(np.max(cost))
+        return (0 if base is None else base.spent) + int(self.orders[client]) * int(np.max(cost))
 
     def _begin_anew(self, client: int, report: Report, ahead: int) -> None:
         """The node has lost its ledger and opened another: only the level that it tells counts."""

@@ -3,7 +3,7 @@
 A client's number is what its node says.  Where nodes have registered keys, Flower binds a node's id to its key, and the
 id that a client was first heard from tells it from any other admitted node that claims its number while it is away.
 Ids last as long as the SuperLink's database.  A run that is resumed on another SuperLink meets none of the ids that it
-knows, and pins anew.
+knows, and pins anew; should one of the old ids turn up after all, it was the same one, and the old pins count again.
 """
 
 from __future__ import annotations
@@ -22,26 +22,43 @@ class Pins:
 
     nodes: dict[int, int] = field(factory=dict)
     _before: set[int] = field(factory=set)  # ids of an earlier server's time, not met since
+    _lifted: dict[int, int] = field(factory=dict)  # pins that count no more
     _new: list[int] = field(factory=list)
-    _anew: bool = False
+    _how: str = ""
 
     def recall(self, event: dict[str, Any]) -> None:
         """As an earlier server has pinned."""
         if event.get("anew"):
-            self.nodes.clear()
+            self._lifted, self.nodes = self._lifted | self.nodes, {}
+        if event.get("back"):
+            self._lifted, self.nodes = {}, {}
         self.nodes |= zip(event["clients"], map(int, event["nodes"]), strict=True)
         self._before = set(self.nodes.values())
 
-    def meet(self, online: Iterable[int]) -> None:
-        """One of the old ids is there, so this is the SuperLink that gave them."""
+    def meet(self, online: Iterable[int]) -> set[int]:
+        """One of the old ids is there, so this is the SuperLink that gave them.  Returns the clients whose numbers
+        somebody has taken who should not have."""
+        online = set(online)
         if not self._before.isdisjoint(online):
             self._before = set()
+        if online.isdisjoint(self._lifted.values()):
+            return set()
+        whose = {node: client for client, node in self._lifted.items()}
+        wrong = {
+            client
+            for client, node in self.nodes.items()
+            if self._lifted.get(client, node) != node or whose.get(node, client) != client
+        }
+        self.nodes = {client: node for client, node in self.nodes.items() if client not in wrong} | self._lifted
+        self._lifted, self._new, self._how = {}, list(self.nodes), "back"
+        return wrong
 
     def check(self, client: int, node: int) -> None:
         """Refuse a node that claims another's number."""
         if self._stranger(client, node) and self._before:
+            self._lifted |= {one: told for one, told in self.nodes.items() if told in self._before}
             self.nodes = {one: told for one, told in self.nodes.items() if told not in self._before}
-            self._before, self._new, self._anew = set(), list(self.nodes), True
+            self._before, self._new, self._how = set(), list(self.nodes), "anew"
         if self._stranger(client, node):
             raise Refused("client", f"client {client} is another node's for the whole run, or this node another client")
 
@@ -56,10 +73,11 @@ class Pins:
             self._new.append(client)
 
     def news(self) -> dict[str, Any] | None:
-        """For the trace: who was pinned since this was last asked; `anew` if those before do not count any more."""
+        """For the trace: who was pinned since this was last asked; `anew` if those before do not count any more, `back`
+        if those before that do again."""
         if not self._new:
             return None
         told = {"clients": self._new, "nodes": [str(self.nodes[client]) for client in self._new]}
-        anew = {"anew": True} if self._anew else {}
-        self._new, self._anew = [], False
-        return {**told, **anew}
+        how = {self._how: True} if self._how else {}
+        self._new, self._how = [], ""
+        return {**told, **how}

@@ -130,7 +130,7 @@ class Post:
         answer = arrival.answer
         if arrival.why:
             event["why"] = arrival.why
-        if arrival.kind == "refused":
+        if arrival.name:
             event["name"] = arrival.name
         if arrival.kind == "present":
             event |= {"event": "roll-call", "node": str(arrival.node)}
@@ -153,19 +153,20 @@ class Post:
 
     def check(self, client: int, answer: Answer) -> None:
         """Refuse a report that does not follow from the client's last one and from what it was asked for."""
-        report, before = answer.report, self.fleet.reports.get(client)
+        report, present = answer.report, answer.outcome == "present"
         # A roll call may be answered from a new ledger, a session may not.
-        anew = answer.outcome == "present" and before is not None and report.behind(before)
-        check_report(report, None if answer.outcome == "present" else before, self.roster.most)
+        anew = present and self.fleet.lost_ledger(client, report)
+        check_report(report, None if present else self.fleet.reports.get(client), self.roster.most)
         most = self.fleet.most_spent(client)
-        if most is not None and not anew and report.spent > most:
+        if not anew and report.spent > most:
             raise Refused("spent", f"{show(report.spent)} units, it was asked for {show(most)} at most")
 
     def _check_paid(self, session: int, report: Report) -> None:
         """Refuse a session that its ledger does not show as paid since the client's last report."""
         errand = self.errands[session]
         cost = self.run.session * UNIT + self.fee(errand.payload)
-        spent = report.spent - self.fleet.reports[errand.client].spent
+        before = self.fleet.reports.get(errand.client)
+        spent = report.spent - (0 if before is None else before.spent)
         if spent < cost:
             raise Refused("spent", f"{show(spent)} units more than before, a session takes {show(cost)}")
 

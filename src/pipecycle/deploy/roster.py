@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from math import ceil
 from typing import Any, Literal, Protocol
 
 import attrs
@@ -30,6 +31,10 @@ WORDS = {
 }
 WAIT = 50
 """Sessions' lengths for which an emulated node on the logical clock waits for the energy to report."""
+OUSTED = "ousted"
+"""What has become of a node whose reports do not count any more."""
+LATE = 5.0
+"""Seconds after its time for which an answer is still looked for."""
 AGAIN = 10.0
 """Seconds after which a node that could not say who it is is asked again, twice as many after every further time."""
 MOST_PAUSE = 16
@@ -115,6 +120,7 @@ class Roster:
         ttl: float,
         session: int,
         most: int,
+        slot_seconds: float = 0.0,
         timer: Timer | None = None,
         pins: Pins | None = None,
     ) -> None:
@@ -129,7 +135,10 @@ class Roster:
         self._reachable: set[int] = set()
         self._strangers: dict[int, Stranger] = {}
         self._early: list[Arrival] = []
+        # Slots by which a node's books may be ahead of the slot that it was asked in.
         self.patience = session * (1 + WAIT) + 1
+        if slot_seconds:
+            self.patience = max(self.patience, ceil((ttl + LATE) / slot_seconds) + 1)
 
     @property
     def reachable(self) -> set[int]:
@@ -146,7 +155,8 @@ class Roster:
         self.slot = slot
         online, asked = self.present(), set(unsure)
         if self.pins is not None:
-            self.pins.meet(online)
+            for one in sorted(self.pins.meet(online)):
+                self._oust(one)
         self._strangers = {node: one for node, one in self._strangers.items() if node in online}
         busy = {flight.node for flight in self.flights.values()}
         for node in sorted(online - busy):
@@ -205,7 +215,7 @@ class Roster:
             if flight is not None:
                 found.append(self._heard(flight, reply))
         now = self.timer.now()
-        for told in [told for told in ids if told in self.flights and self.flights[told].until + 5.0 < now]:
+        for told in [told for told in ids if told in self.flights and self.flights[told].until + LATE < now]:
             found.append(self._fallen(self.flights.pop(told), WORDS[EXPIRED]))
         return found
 
@@ -298,6 +308,15 @@ class Roster:
     def distrust(self, client: int) -> None:
         """An answer turned out to be unusable after all."""
         self._strike(client)
+
+    def _oust(self, client: int) -> None:
+        """Somebody has had the client's number who should not have."""
+        node = self.node_of.pop(client, None)
+        if node is not None:
+            del self.client_of[node]
+            self._put_off(node)
+        self._reachable.discard(client)
+        self._early.append(Arrival("away", client, why="another node has had its number", name=OUSTED))
 
     def disown(self, client: int, node: int) -> None:
         """What a node said in a roll call turned out to be unusable: it is nobody, and keeps nobody's number taken."""
