@@ -134,6 +134,7 @@ class Roster:
         self.standing = [Standing() for _ in range(clients)]
         self._reachable: set[int] = set()
         self._strangers: dict[int, Stranger] = {}
+        self._gone: set[int] = set()  # nodes of clients that are not there any more, though something is on its way
         self._early: list[Arrival] = []
         # Slots by which a node's books may be ahead of the slot that it was asked in.
         self.patience = session * (1 + WAIT) + 1
@@ -154,6 +155,7 @@ class Roster:
         ones what their batteries hold by now."""
         self.slot = slot
         online, asked = self.present(), set(unsure)
+        self._gone = self.client_of.keys() - online
         if self.pins is not None:
             for one in sorted(self.pins.meet(online)):
                 self._oust(one)
@@ -232,6 +234,7 @@ class Roster:
             return _evolved(arrival, kind="refused", name=error.name)
         client = answer.client
         if flight.session < 0:
+            self.client_of.pop(self.node_of.get(client, flight.node), None)  # restarted, and back under another id
             self.node_of[client], self.client_of[flight.node] = flight.node, client
             self._strangers.pop(flight.node, None)
             self._reachable.add(client)
@@ -258,8 +261,7 @@ class Roster:
         if flight.client >= 0 and answer.client != flight.client:
             raise Refused("client", f"client {answer.client} answered in place of {flight.client}")
         if flight.session < 0:
-            taken = self.node_of.get(answer.client)
-            if taken not in (None, flight.node):
+            if self.node_of.get(answer.client, flight.node) not in (flight.node, *self._gone):
                 raise Refused("client", f"client {answer.client} is another node's")
             if self.pins is not None:
                 self.pins.check(answer.client, flight.node)
