@@ -16,7 +16,7 @@ def federation() -> Callable[..., SimpleNamespace]:
     from pipecycle.deploy.apps import client_app
     from pipecycle.deploy.driver import Driver
     from pipecycle.deploy.learning import own
-    from pipecycle.deploy.local_grid import LocalGrid
+    from pipecycle.deploy.local_grid import LocalGrid, VirtualTime
     from pipecycle.deploy.settings import RunSettings
 
     def make(
@@ -37,7 +37,8 @@ def federation() -> Callable[..., SimpleNamespace]:
             if folder is not None:
                 nodes = [{**node, "ledger": str(folder / f"ledger-{node['partition-id']}.json")} for node in nodes]
         if grid is None:
-            grid = LocalGrid(app or client_app(), nodes, run.flat(), **({} if fault is None else {"fault": fault}))
+            faults = {} if fault is None else {"fault": fault}
+            grid = LocalGrid(app or client_app(timer=VirtualTime()), nodes, run.flat(), **faults)
         driver = Driver(grid, run, learning or own(run), grid.timer)
         made: dict[int, Any] = {}  # every version, also those that the server has dropped since
         put = driver.weights.vault.put
