@@ -211,8 +211,15 @@ class _Enough(Exception):
     pass
 
 
-def estimate(folders: Sequence[RunFolder], *, device: str = "auto", workers: int | None = None) -> Estimate:
-    """Plan every unfinished run to count its steps, and train a shard for two seconds to see how fast they go."""
+def estimate(
+    folders: Sequence[RunFolder],
+    *,
+    device: str = "auto",
+    workers: int | None = None,
+    watch: Callable[[int, int], None] | None = None,
+) -> Estimate:
+    """Plan every unfinished run to count its steps, and train a shard for two seconds to see how fast they go.  `watch`
+    is told how many are planned, of how many."""
     from pipecycle.runs import prepare
     from pipecycle.train.engine import Engine, train_many
     from pipecycle.train.job import Job
@@ -221,7 +228,12 @@ def estimate(folders: Sequence[RunFolder], *, device: str = "auto", workers: int
     if not shards:
         return Estimate(len(folders), len(folders), 0, 0.0, 0.0)
     configs = {str(folder.path): folder.config for folder in folders}
-    jobs = {path: Job(*prepare(configs[path])) for _, shard in shards for path, _ in shard}
+    paths = [path for _, shard in shards for path, _ in shard]
+    jobs: dict[str, Job] = {}
+    for path in paths:
+        jobs[path] = Job(*prepare(configs[path]))
+        if watch is not None:
+            watch(len(jobs), len(paths))
     place, first = shards[0]
 
     marks: list[tuple[float, int]] = []

@@ -125,6 +125,23 @@ def test_what_it_would_be(home: Path) -> None:
     assert not (home / "runs").exists()
 
 
+def test_data_that_is_not_there_is_said_once_and_nothing_begins(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIPECYCLE_CACHE", str(home / "cache"))
+    for arguments in ((), ("--dry-run",)):
+        done = reproduce("--out", "paper", *arguments, cwd=home)
+        assert done.returncode == 2
+        assert done.stderr == "pipecycle: cifar10 is not in the cache: `pipecycle data fetch cifar10` puts it there\n"
+    assert not (home / "paper" / "runs").exists()
+
+
+def test_runs_that_fail_alike_are_told_in_one_line(home: Path) -> None:
+    (home / "small.toml").write_text(SMALL + '[base.data]\nname = "nowhere.npz"\n')
+    done = reproduce("--file", "small.toml", "--out", "paper", "--only", "policy=fedavg", cwd=home)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("failed")]
+    assert " and 3 more: nowhere.npz" in line
+
+
 def test_the_papers_grid() -> None:
     whole = grid.read(grid.experiment(grid.PAPER), "2").runs
     assert len(whole) == 2 * 144

@@ -17,13 +17,13 @@ from rich.console import Console
 
 from pipecycle import __version__
 from pipecycle.commands.shared import Json
-from pipecycle.commands.sweeping import carry_out, duration
+from pipecycle.commands.sweeping import carry_out, duration, foresee, tell_failed
 from pipecycle.config import Config
 from pipecycle.reproduce import grid, results
 from pipecycle.reproduce.results import Results
 from pipecycle.runs import RunFolder
 from pipecycle.summary import number
-from pipecycle.workers import Tally, estimate
+from pipecycle.workers import Tally
 
 
 def reproduce(
@@ -97,7 +97,7 @@ def reproduce(
     ]
     _announce(console, runs, folders)
     if dry_run:
-        expected = estimate(folders, device=device, workers=workers)
+        expected = foresee(folders, device=device, workers=workers)
         if as_json:
             print(json.dumps(attrs.asdict(expected) | {"runs": len(runs)}))
         else:
@@ -144,8 +144,7 @@ def _tell(console: Console, as_json: bool, known: Results, path: Path, failed: M
             highlight=False,
         )
     console.print(f"{path}: {number(known.runs)} runs.", highlight=False, soft_wrap=True)
-    for folder, sentence in failed.items():
-        console.print(f"[bold red]failed[/] {folder}: {sentence}", highlight=False)
+    tell_failed(console, failed)
 
 
 def _provenance(tally: Tally, wall: float) -> dict[str, Any]:

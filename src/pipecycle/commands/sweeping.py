@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from pipecycle.registry import parameters, policy_class
 from pipecycle.runs import Interrupted, RunFolder
 from pipecycle.summary import number
 from pipecycle.sweep import collect, read_sweep
-from pipecycle.workers import Tally, estimate, execute, execute_on_ray
+from pipecycle.workers import Estimate, Tally, estimate, execute, execute_on_ray
 
 
 def sweep(
@@ -44,7 +45,7 @@ def sweep(
     folders = plan.folders(home)
     console = Console(stderr=as_json)
     if dry_run:
-        expected = estimate(folders, device=device, workers=workers)
+        expected = foresee(folders, device=device, workers=workers)
         if as_json:
             print(json.dumps(attrs.asdict(expected)))
         else:
@@ -65,8 +66,7 @@ def sweep(
     else:
         console.print(f"{number(done)} of {number(len(folders))} runs finished.", highlight=False)
         console.print(f"In {home}: {number(rows)} checkpoints in results.parquet and results.csv.", highlight=False)
-        for path, sentence in failed.items():
-            console.print(f"[bold red]failed[/] {path}: {sentence}", highlight=False)
+        tell_failed(console, failed)
     if failed:
         raise typer.Exit(1)
 
@@ -83,6 +83,8 @@ def carry_out(
     tally: Tally | None = None,
 ) -> dict[str, str]:
     """Execute with a bar; an interruption says how to go on.  `tally` is filled with how it went."""
+    if not ray:
+        check_data(folders)
     with progress() as bar:
         task = bar.add_task(f"{sum(not folder.finished for folder in folders)} runs", total=None)
 
@@ -98,6 +100,39 @@ def carry_out(
             bar.stop()
             console.print("Stopped; the same command goes on from here.", highlight=False)
             raise typer.Exit(STOPPED) from None
+
+
+def check_data(folders: list[RunFolder]) -> None:
+    """If no run has its data there is no use in beginning; one that has none among others is told at the end."""
+    from pipecycle.data.catalogue import CATALOGUE
+
+    sets = [CATALOGUE.get(folder.config.data.name) for folder in folders if not folder.finished]
+    if sets and all(entry is not None and not entry.cached() for entry in sets):
+        assert sets[0] is not None
+        sets[0].where()
+
+
+def foresee(folders: list[RunFolder], *, device: str, workers: int | None) -> Estimate:
+    """How long they will take; with a bar, since every run is planned for it."""
+    check_data(folders)
+    with progress() as bar:
+        task = bar.add_task("planning every run, then training for some seconds", total=None)
+        return estimate(
+            folders,
+            device=device,
+            workers=workers,
+            watch=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+
+
+def tell_failed(console: Console, failed: Mapping[str, str]) -> None:
+    """One line for each reason, however many runs have it."""
+    by_reason: dict[str, list[str]] = {}
+    for path, sentence in failed.items():
+        by_reason.setdefault(sentence, []).append(path)
+    for sentence, paths in by_reason.items():
+        more = f" and {number(len(paths) - 1)} more" if len(paths) > 1 else ""
+        console.print(f"[bold red]failed[/] {paths[0]}{more}: {sentence}", highlight=False, soft_wrap=True)
 
 
 def save_results(folders: list[RunFolder], home: Path) -> int:

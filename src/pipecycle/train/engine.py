@@ -168,7 +168,7 @@ class Band:
         else:
             self.executor = Loop(module, images, labels, classes, sgd)
         stack = isinstance(self.executor, Stacked)
-        self.width = width or (_stack_width(problem.size, device) if stack else 64)
+        self.width = width or (_stack_width(problem.size, device) if stack else 16)
         self.pending: list[Look] = []
         self.examiners: dict[int, Examiner] = {}
         known: dict[bytes, Examiner] = {}  # trials share their test samples
