@@ -13,8 +13,7 @@ from pipecycle.errors import InputError
 from pipecycle.fleet import Fleet
 from pipecycle.harvest import Bernoulli, Harvest, rows
 from pipecycle.lineage import Lineage
-from pipecycle.record import Totals, record
-from pipecycle.registry import settings
+from pipecycle.record import Totals, about, record
 from pipecycle.schedule import Schedule
 from pipecycle.streams import streams
 from pipecycle.world import Policy, World
@@ -112,16 +111,14 @@ class Run:
 
     def schedule(self) -> Schedule:
         """What has happened so far; the run is over after this."""
-        meta = {
-            "policy": self.policy.name,
-            "settings": settings(self.policy),
-            "grouping": self.policy.grouping,
-            "clients": self.fleet.clients,
-            "trial": self.trial,
-            "harvest": str(self.harvest),
-            "horizon": self.slots,
-            "budget": self.budget,
-        }
+        meta = about(
+            self.policy,
+            self.fleet,
+            trial=self.trial,
+            harvest=str(self.harvest),
+            horizon=self.slots,
+            budget=self.budget,
+        )
         return record(meta, self.fleet, self.lineage, self.totals)
 
     def _samples(self, sessions: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]] | None:

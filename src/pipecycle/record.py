@@ -10,6 +10,7 @@ import numpy as np
 from pipecycle.energy import at
 from pipecycle.fleet import Fleet
 from pipecycle.lineage import Lineage
+from pipecycle.registry import settings
 from pipecycle.schedule import (
     Array,
     Energy,
@@ -22,8 +23,25 @@ from pipecycle.schedule import (
     Versions,
 )
 from pipecycle.streams import Ints
+from pipecycle.world import Policy
 
 Totals = tuple[int, int, int, int, int]
+
+
+def about(
+    policy: Policy, fleet: Fleet, *, trial: int, harvest: str, horizon: int, budget: float | None
+) -> dict[str, Any]:
+    """What a schedule says of itself."""
+    return {
+        "policy": policy.name,
+        "settings": settings(policy),
+        "grouping": policy.grouping,
+        "clients": fleet.clients,
+        "trial": trial,
+        "harvest": harvest,
+        "horizon": horizon,
+        "budget": budget,
+    }
 
 
 def record(meta: dict[str, Any], fleet: Fleet, lineage: Lineage, totals: list[Totals]) -> Schedule:

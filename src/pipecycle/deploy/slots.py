@@ -28,8 +28,8 @@ from pipecycle.deploy.weights import Weights
 from pipecycle.energy import UNIT, quanta
 from pipecycle.errors import InputError
 from pipecycle.lineage import Lineage
-from pipecycle.record import Totals
-from pipecycle.registry import build, parameters, policy_class, settings
+from pipecycle.record import Totals, about
+from pipecycle.registry import build, parameters, policy_class
 from pipecycle.schedule import Schedule, Status
 from pipecycle.streams import Ints
 
@@ -243,16 +243,8 @@ class Slots:
 
     def schedule(self) -> Schedule:
         """What has happened so far, as a schedule."""
-        meta = {
-            "policy": self.policy.name,
-            "settings": settings(self.policy),
-            "grouping": self.policy.grouping,
-            "clients": self.fleet.clients,
-            "trial": self.settings.trial,
-            "harvest": self.settings.harvest,
-            "horizon": self.settings.slots,
-            "budget": None,
-        }
+        run = self.settings
+        meta = about(self.policy, self.fleet, trial=run.trial, harvest=run.harvest, horizon=run.slots, budget=None)
         return self.fleet.schedule(meta, self.lineage, self.totals)
 
     def _warn(self, slot: int, events: list[Event]) -> None:
