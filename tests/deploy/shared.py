@@ -11,7 +11,8 @@ from flwr.app import Context, RecordDict
 from safetensors.numpy import load_file
 
 from pipecycle.deploy import RunSettings, client_app, server_app
-from pipecycle.deploy.local_grid import LocalGrid
+
+from .local_grid import LocalGrid
 
 BITS = {"model": "lenet", "harvest": "always", "session": 4, "slots": 7, "initial": 5.0, "evaluate-every": 7}
 """Clients that charge in every slot, on a logical clock; lenet is trained alike wherever there is no GPU."""

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (  # noqa: E402
     load_ssh_public_key,
 )
 
-from pipecycle.deploy.certificates import Authority, make_authority, make_node_key  # noqa: E402
+from pipecycle.deploy.local.certificates import Authority, make_authority, make_node_key  # noqa: E402
 from pipecycle.errors import InputError  # noqa: E402
 
 

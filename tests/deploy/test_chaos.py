@@ -16,10 +16,10 @@ pytestmark = [pytest.mark.flower, pytest.mark.chaos]
 
 from pipecycle import Schedule  # noqa: E402
 from pipecycle.deploy import RunSettings  # noqa: E402
-from pipecycle.deploy.federation import Federation  # noqa: E402
-from pipecycle.deploy.init import write_app  # noqa: E402
-from pipecycle.deploy.keeper import family  # noqa: E402
-from pipecycle.deploy.table import Tail, View  # noqa: E402
+from pipecycle.deploy.local.federation import Federation  # noqa: E402
+from pipecycle.deploy.local.processes import family  # noqa: E402
+from pipecycle.deploy.local.project import write_app  # noqa: E402
+from pipecycle.deploy.local.view import Tail, View  # noqa: E402
 from pipecycle.energy import UNIT  # noqa: E402
 from pipecycle.report.records import load  # noqa: E402
 from pipecycle.specs import parse_harvest  # noqa: E402

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from attrs import define
 
-from pipecycle.deploy.init import annotated, read_app, sentences, write_app
-from pipecycle.deploy.settings import NodeSettings, RunSettings
+from pipecycle.deploy.local.project import annotated, read_app, sentences, write_app
+from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
 from pipecycle.errors import InputError
 
 

@@ -15,7 +15,7 @@ import pytest
 psutil = pytest.importorskip("psutil")
 pytestmark = pytest.mark.flower
 
-from pipecycle.deploy.keeper import Kin, family, kill_family  # noqa: E402
+from pipecycle.deploy.local.processes import Kin, family, kill_family  # noqa: E402
 
 # A parent whose child has a session of its own and starts a grandchild: nobody hears a signal to the group.
 PARENT = """
@@ -79,7 +79,7 @@ def test_power_off() -> None:
 def test_the_keeper_acts_when_its_master_is_killed(tmp_path: Path) -> None:
     master = f"""
 import os, subprocess, sys, time
-from pipecycle.deploy.keeper import start_keeper
+from pipecycle.deploy.local.processes import start_keeper
 start_keeper(os.getpid())
 subprocess.Popen([sys.executable, "-c", {PARENT!r}])
 time.sleep(100)

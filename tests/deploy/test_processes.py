@@ -18,13 +18,13 @@ pytestmark = pytest.mark.flower
 from safetensors.numpy import load_file  # noqa: E402
 
 from pipecycle.deploy import RunSettings  # noqa: E402
-from pipecycle.deploy.certificates import make_authority, make_node_key  # noqa: E402
-from pipecycle.deploy.federation import Federation  # noqa: E402
-from pipecycle.deploy.init import write_app  # noqa: E402
-from pipecycle.deploy.journal import read_trace  # noqa: E402
-from pipecycle.deploy.keeper import Kin  # noqa: E402
-from pipecycle.deploy.loopback import SWITCHES  # noqa: E402
-from pipecycle.deploy.table import Tail  # noqa: E402
+from pipecycle.deploy.local.certificates import make_authority, make_node_key  # noqa: E402
+from pipecycle.deploy.local.federation import Federation  # noqa: E402
+from pipecycle.deploy.local.loopback import SWITCHES  # noqa: E402
+from pipecycle.deploy.local.processes import Kin  # noqa: E402
+from pipecycle.deploy.local.project import write_app  # noqa: E402
+from pipecycle.deploy.local.view import Tail  # noqa: E402
+from pipecycle.deploy.server.trace import read_trace  # noqa: E402
 
 from .shared import BITS, in_process, same, until  # noqa: E402
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pipecycle.deploy.table import Tail, View
+from pipecycle.deploy.local.view import Tail, View
 
 TRACE = [
     {"event": "start", "slot": -1, "settings": {"clients": 3, "slots": 50, "clock": "wall", "slot-seconds": 2.0}},

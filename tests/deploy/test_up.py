@@ -21,12 +21,12 @@ pytestmark = pytest.mark.flower
 
 from safetensors.numpy import load_file  # noqa: E402
 
-from pipecycle.deploy.federation import Federation  # noqa: E402
-from pipecycle.deploy.journal import read_trace  # noqa: E402
-from pipecycle.deploy.keeper import Kin  # noqa: E402
-from pipecycle.deploy.loopback import Failed  # noqa: E402
-from pipecycle.deploy.table import Tail  # noqa: E402
-from pipecycle.deploy.up import Site, Terms, _watch  # noqa: E402
+from pipecycle.deploy.local.federation import Federation  # noqa: E402
+from pipecycle.deploy.local.loopback import Failed  # noqa: E402
+from pipecycle.deploy.local.processes import Kin  # noqa: E402
+from pipecycle.deploy.local.up import Site, Terms, _watch  # noqa: E402
+from pipecycle.deploy.local.view import Tail  # noqa: E402
+from pipecycle.deploy.server.trace import read_trace  # noqa: E402
 from pipecycle.energy import UNIT  # noqa: E402
 from pipecycle.errors import InputError  # noqa: E402
 
@@ -161,8 +161,8 @@ def test_how_nodes_were_started_is_kept(tmp_path: Path) -> None:
 
 def test_a_question_without_an_answer_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asking the SuperLink may fail while it is busy; only when it fails again and again something is wrong."""
-    monkeypatch.setattr("pipecycle.deploy.up.LISTEN", 0.0)
-    monkeypatch.setattr("pipecycle.deploy.up.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("pipecycle.deploy.local.up.LISTEN", 0.0)
+    monkeypatch.setattr("pipecycle.deploy.local.up.time.sleep", lambda seconds: None)
     federation, said = Federation(tmp_path), [True, False, True, True, True, True, False]
 
     def verdict(run: str | None = None) -> tuple[str, str]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pipecycle.deploy.apps import battery_mod, client_app, server_app, with_battery
-    from pipecycle.deploy.settings import NodeSettings, RunSettings
+    from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
 
 _HOMES = {
-    "NodeSettings": "settings",
-    "RunSettings": "settings",
+    "NodeSettings": "wire.settings",
+    "RunSettings": "wire.settings",
     "battery_mod": "apps",
     "client_app": "apps",
     "server_app": "apps",

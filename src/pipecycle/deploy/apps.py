@@ -10,9 +10,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
-from pipecycle.deploy.roster import Timer
-from pipecycle.deploy.session import attend, settings_of
-from pipecycle.deploy.settings import RunSettings, Scalar
+from pipecycle.deploy.node.session import attend, settings_of
+from pipecycle.deploy.timing import Timer
+from pipecycle.deploy.wire.settings import RunSettings, Scalar
 
 Initial = Callable[[], Mapping[str, NDArray[Any]]]
 Evaluate = Callable[[dict[str, NDArray[Any]]], Mapping[str, float]]
@@ -32,8 +32,8 @@ def server_app(
     defaults = RunSettings.of(settings or {})
 
     def main(grid: Grid, context: Context) -> None:
-        from pipecycle.deploy.driver import Driver
-        from pipecycle.deploy.learning import foreign, own
+        from pipecycle.deploy.server.driver import Driver
+        from pipecycle.deploy.server.model import foreign, own
 
         run = settings_of(context, defaults, strict=initial is None)
         learning = own(run) if initial is None else foreign(initial(), evaluate)
@@ -49,7 +49,7 @@ def client_app(settings: Mapping[str, Scalar] | None = None, timer: Timer | None
     defaults = RunSettings.of(settings or {})
 
     def session(message: Message, context: Context) -> Message:
-        from pipecycle.deploy.trainer import train
+        from pipecycle.deploy.node.trainer import train
 
         return train(message, context, defaults)
 

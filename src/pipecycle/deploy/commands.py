@@ -15,16 +15,16 @@ from rich.text import Text
 
 from pipecycle.commands.shared import STOPPED, Json
 from pipecycle.commands.shared import settings as pairs
-from pipecycle.deploy.init import write_app
-from pipecycle.deploy.settings import NodeSettings, RunSettings, Scalar
-from pipecycle.deploy.table import Tail, View
+from pipecycle.deploy.local.project import write_app
+from pipecycle.deploy.local.view import Tail, View
+from pipecycle.deploy.wire.settings import NodeSettings, RunSettings, Scalar
 from pipecycle.errors import InputError
 from pipecycle.registry import convert, nearest, parameters, policy_class
 from pipecycle.specs import FORMS
 
 if TYPE_CHECKING:
-    from pipecycle.deploy.federation import Federation
-    from pipecycle.deploy.up import Outcome, Site, Terms
+    from pipecycle.deploy.local.federation import Federation
+    from pipecycle.deploy.local.up import Outcome, Site, Terms
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -108,7 +108,7 @@ def up(
     --resume goes on. Options win over the app's settings, for this run. Example:
     pipecycle deploy up --nodes 4 --tls --policy fedavg --set slots=90"""
     _need_flower()
-    from pipecycle.deploy.up import Site, Terms
+    from pipecycle.deploy.local.up import Site, Terms
 
     if folder is not None and dir_ is not None:
         raise InputError(f"DIR and --dir {dir_}: give one of them, not both")
@@ -130,8 +130,8 @@ def up(
 
 def _conduct(site: Site, chosen: RunSettings, terms: Terms, console: Console) -> Outcome:
     """With a live table at a terminal, elsewhere with a line per evaluation."""
-    from pipecycle.deploy.loopback import Failed
-    from pipecycle.deploy.up import conduct
+    from pipecycle.deploy.local.loopback import Failed
+    from pipecycle.deploy.local.up import conduct
 
     gone: set[str] = set()
     spoken: dict[str, Any] = {}
@@ -195,8 +195,8 @@ def status(
 ) -> None:
     """What runs in DIR, and how far its run is: from the trace, so it works while it runs and afterwards."""
     _need_flower()
-    from pipecycle.deploy import federation
-    from pipecycle.deploy.up import Site
+    from pipecycle.deploy.local import federation
+    from pipecycle.deploy.local.up import Site
 
     site = Site(folder)
     running = federation.status(site.federation)
@@ -234,7 +234,7 @@ def keys(
     A server certificate with the authority that signed it (and was forgotten), and a key pair per node. Example:
     pipecycle deploy keys keys --host fl.example.org --nodes 8"""
     _need_flower()
-    from pipecycle.deploy.certificates import HERE, Authority, make_authority, make_node_key
+    from pipecycle.deploy.local.certificates import HERE, Authority, make_authority, make_node_key
 
     if Authority(folder).made:
         raise InputError(f"{folder}: has certificates already, so nothing is written")

@@ -14,10 +14,11 @@ def federation() -> Callable[..., SimpleNamespace]:
     """A federation within this process: `federation(folder, policy=..., slots=..., fault=...)` runs it to its end."""
     pytest.importorskip("flwr")
     from pipecycle.deploy.apps import client_app
-    from pipecycle.deploy.driver import Driver
-    from pipecycle.deploy.learning import own
-    from pipecycle.deploy.local_grid import LocalGrid, VirtualTime
-    from pipecycle.deploy.settings import RunSettings
+    from pipecycle.deploy.server.driver import Driver
+    from pipecycle.deploy.server.model import own
+    from pipecycle.deploy.wire.settings import RunSettings
+
+    from ..local_grid import LocalGrid, VirtualTime
 
     def make(
         folder: Path | None = None,

@@ -17,8 +17,9 @@ pytest.importorskip("flwr")
 from flwr.app import Message
 
 from pipecycle.deploy import client_app
-from pipecycle.deploy.journal import read_trace
-from pipecycle.deploy.local_grid import VirtualTime
+from pipecycle.deploy.server.trace import read_trace
+
+from ..local_grid import VirtualTime
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]

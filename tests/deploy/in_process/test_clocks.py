@@ -15,10 +15,10 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message
 
-from pipecycle.deploy.forecast import Forecast
-from pipecycle.deploy.journal import read_trace
-from pipecycle.deploy.ledger import Account
-from pipecycle.deploy.live import LiveFleet
+from pipecycle.deploy.node.ledger import Account
+from pipecycle.deploy.server.fleet import LiveFleet
+from pipecycle.deploy.server.forecast import Forecast
+from pipecycle.deploy.server.trace import read_trace
 from pipecycle.energy import UNIT
 from pipecycle.policies import REGISTRY
 from pipecycle.schedule import Status

@@ -15,10 +15,12 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message
 
-from pipecycle.deploy import client_app, trainer
-from pipecycle.deploy.journal import read_trace
-from pipecycle.deploy.local_grid import VirtualTime
+from pipecycle.deploy import client_app
+from pipecycle.deploy.node import trainer
+from pipecycle.deploy.server.trace import read_trace
 from pipecycle.energy import UNIT
+
+from ..local_grid import VirtualTime
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]

@@ -18,10 +18,11 @@ from flwr.clientapp import ClientApp
 
 from pipecycle import Bernoulli
 from pipecycle.deploy.apps import client_app
-from pipecycle.deploy.local_grid import VirtualTime
 from pipecycle.energy import UNIT
 from pipecycle.policies import REGISTRY
 from pipecycle.schedule import Status
+
+from ..local_grid import VirtualTime
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]

@@ -17,10 +17,11 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from pipecycle.deploy import RunSettings, client_app, ledger
-from pipecycle.deploy.learning import own
-from pipecycle.deploy.protocol import Order, write_arrays
-from pipecycle.deploy.session import attend
+from pipecycle.deploy import RunSettings, client_app
+from pipecycle.deploy.node import ledger
+from pipecycle.deploy.node.session import attend
+from pipecycle.deploy.server.model import own
+from pipecycle.deploy.wire.protocol import Order, write_arrays
 from pipecycle.energy import UNIT
 
 pytestmark = pytest.mark.flower

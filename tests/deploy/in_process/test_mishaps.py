@@ -17,12 +17,13 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
 from pipecycle.deploy import RunSettings, with_battery
-from pipecycle.deploy.battery import PATIENCE, Gauge
-from pipecycle.deploy.local_grid import VirtualTime
-from pipecycle.deploy.protocol import Order
-from pipecycle.deploy.session import attend
+from pipecycle.deploy.node.battery import PATIENCE, Gauge
+from pipecycle.deploy.node.session import attend
+from pipecycle.deploy.wire.protocol import Order
 from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
+
+from ..local_grid import VirtualTime
 
 pytestmark = pytest.mark.flower
 RUN = RunSettings(clients=3, session=4, harvest="always")

@@ -17,16 +17,17 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
 from pipecycle.deploy import RunSettings, battery_mod, client_app, with_battery
-from pipecycle.deploy.battery import Emulated, Gauge
-from pipecycle.deploy.forecast import Forecast
-from pipecycle.deploy.learning import own
-from pipecycle.deploy.ledger import Account, FileStore
-from pipecycle.deploy.local_grid import VirtualTime
-from pipecycle.deploy.packing import pack, unpack
-from pipecycle.deploy.protocol import Order, write_arrays
+from pipecycle.deploy.node.battery import Emulated, Gauge
+from pipecycle.deploy.node.ledger import Account, FileStore
+from pipecycle.deploy.server.forecast import Forecast
+from pipecycle.deploy.server.model import own
+from pipecycle.deploy.wire.packing import pack, unpack
+from pipecycle.deploy.wire.protocol import Order, write_arrays
 from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
 from pipecycle.specs import parse_harvest
+
+from ..local_grid import VirtualTime
 
 pytestmark = pytest.mark.flower
 RUN = RunSettings(clients=3, session=4, harvest="always")
@@ -237,7 +238,7 @@ def test_damaged_foreign_and_busy_ledgers_are_refused(tmp_path: Path) -> None:
 
 
 def test_own_data_in_a_folder_or_a_file(tmp_path: Path) -> None:
-    from pipecycle.deploy.trainer import learnt
+    from pipecycle.deploy.node.trainer import learnt
 
     task = learnt(RUN).task
     x, y = task.x_train[:20], task.y_train[:20]

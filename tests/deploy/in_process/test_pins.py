@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message, MetricRecord
 
-from pipecycle.deploy.journal import read_trace
+from pipecycle.deploy.server.trace import read_trace
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]

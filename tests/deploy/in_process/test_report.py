@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message
 
-from pipecycle.deploy.journal import read_trace
+from pipecycle.deploy.server.trace import read_trace
 from pipecycle.energy import UNIT
 from pipecycle.report.battery import levels
 from pipecycle.report.page import page

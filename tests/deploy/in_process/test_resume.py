@@ -15,9 +15,12 @@ pytest.importorskip("flwr")
 import torch
 
 from pipecycle import Bernoulli, schedule
-from pipecycle.deploy import folder, journal, ledger, vault
-from pipecycle.deploy.journal import read_trace
-from pipecycle.deploy.session import Node
+from pipecycle.deploy.node import ledger
+from pipecycle.deploy.node.session import Node
+from pipecycle.deploy.server import outputs as folder
+from pipecycle.deploy.server import tensors as vault
+from pipecycle.deploy.server import trace as journal
+from pipecycle.deploy.server.trace import read_trace
 from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
 from pipecycle.policies import REGISTRY
@@ -362,7 +365,7 @@ class Counted:
 def order(live: SimpleNamespace, k: int, slot: int) -> Any:
     from flwr.app import ConfigRecord, Message, RecordDict
 
-    from pipecycle.deploy.protocol import Order, write_arrays
+    from pipecycle.deploy.wire.protocol import Order, write_arrays
 
     asked = Order(live.driver.roster.run, 0, k, slot, 5, 6 * UNIT, UNIT, UNIT, seconds=60.0)
     arrays = write_arrays(live.driver.learning.named(live.driver.learning.initial))

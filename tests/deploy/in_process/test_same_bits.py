@@ -14,7 +14,7 @@ pytest.importorskip("flwr")
 import torch
 
 from pipecycle import Always, build, plan
-from pipecycle.deploy.trainer import learnt
+from pipecycle.deploy.node.trainer import learnt
 from pipecycle.policies import REGISTRY
 from pipecycle.schedule import Schedule
 from pipecycle.train import Watch, evaluate, train

@@ -20,7 +20,7 @@ pytest.importorskip("psutil")
 
 import psutil
 
-from pipecycle.deploy.loopback import environment
+from pipecycle.deploy.local.loopback import environment
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]
@@ -83,7 +83,7 @@ def test_the_simulation_ends_with_the_same_bits(federation: Federation, tmp_path
 
 def test_anybodys_client_app_is_scheduled_by_our_policies(tmp_path: Path, on_loopback: Watch) -> None:
     """The documents' own example, which knows nothing of batteries, slots or policies."""
-    from pipecycle.deploy.journal import read_trace
+    from pipecycle.deploy.server.trace import read_trace
     from pipecycle.energy import UNIT
 
     page = (Path(__file__).parents[3] / "docs/clientapp.md").read_text()

@@ -14,7 +14,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message
 
-from pipecycle.deploy.memory import held
+from pipecycle.deploy.server.memory import held
 from pipecycle.energy import UNIT
 from pipecycle.policies import REGISTRY, FedAvg
 from pipecycle.schedule import Status
@@ -85,7 +85,7 @@ def test_keys_that_are_not_ours_are_the_users_own() -> None:
     from flwr.app import Context, RecordDict
 
     from pipecycle.deploy import RunSettings
-    from pipecycle.deploy.session import settings_of
+    from pipecycle.deploy.node.session import settings_of
     from pipecycle.errors import InputError
 
     context = Context(1, 1, {}, RecordDict(), {"local-epochs": 3, "slots": 7})

@@ -6,10 +6,10 @@ import secrets
 
 import attrs
 
-from pipecycle.deploy.clocks import WallClock
-from pipecycle.deploy.journal import Event, orders
-from pipecycle.deploy.protocol import Refused, age
-from pipecycle.deploy.slots import Slots
+from pipecycle.deploy.server.clocks import WallClock
+from pipecycle.deploy.server.slots import Slots
+from pipecycle.deploy.server.trace import Event, orders
+from pipecycle.deploy.wire.protocol import Refused, age
 from pipecycle.errors import InputError
 from pipecycle.schedule import Schedule
 from pipecycle.streams import streams

@@ -16,7 +16,7 @@ from typing import IO, Any
 import attrs
 from attrs import frozen
 
-from pipecycle.deploy.roster import Timer
+from pipecycle.deploy.timing import Timer
 from pipecycle.errors import InputError
 from pipecycle.files import reason, write
 

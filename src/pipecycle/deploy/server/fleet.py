@@ -17,8 +17,8 @@ import numpy as np
 from attrs import define
 from numpy.typing import ArrayLike, NDArray
 
-from pipecycle.deploy.forecast import Forecast
-from pipecycle.deploy.protocol import Report
+from pipecycle.deploy.server.forecast import Forecast
+from pipecycle.deploy.wire.protocol import Report
 from pipecycle.energy import Quanta, at
 from pipecycle.errors import BusyError
 from pipecycle.fleet import ACTED, TRAINING, UNSENT, Fleet, Payload, Receiver

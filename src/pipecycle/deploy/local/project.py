@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipecycle.config import toml
-from pipecycle.deploy.settings import RunSettings
+from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
 from pipecycle.files import reason, write
 

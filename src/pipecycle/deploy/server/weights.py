@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipecycle.deploy.vault import Vault
+from pipecycle.deploy.server.tensors import Vault
 from pipecycle.lineage import Kind, Lineage
 from pipecycle.streams import Ints
 from pipecycle.train.pool import weighted

@@ -11,20 +11,21 @@ from pathlib import Path
 import numpy as np
 from flwr.serverapp import Grid
 
-from pipecycle.deploy.clocks import Clock, LogicalClock
-from pipecycle.deploy.folder import Folder
-from pipecycle.deploy.forecast import Forecast
-from pipecycle.deploy.journal import VAULT, Event, Journal
-from pipecycle.deploy.learning import Learning
-from pipecycle.deploy.live import LiveFleet
-from pipecycle.deploy.memory import held
-from pipecycle.deploy.pins import Pins
-from pipecycle.deploy.post import Post
-from pipecycle.deploy.protocol import Report
-from pipecycle.deploy.roster import OUSTED, Arrival, RealTime, Roster, Timer
-from pipecycle.deploy.settings import RunSettings
-from pipecycle.deploy.vault import Vault
-from pipecycle.deploy.weights import Weights
+from pipecycle.deploy.server.clocks import Clock, LogicalClock
+from pipecycle.deploy.server.fleet import LiveFleet
+from pipecycle.deploy.server.forecast import Forecast
+from pipecycle.deploy.server.memory import held
+from pipecycle.deploy.server.model import Learning
+from pipecycle.deploy.server.outputs import Folder
+from pipecycle.deploy.server.pins import Pins
+from pipecycle.deploy.server.post import Post
+from pipecycle.deploy.server.roster import OUSTED, Arrival, Roster
+from pipecycle.deploy.server.tensors import Vault
+from pipecycle.deploy.server.trace import VAULT, Event, Journal
+from pipecycle.deploy.server.weights import Weights
+from pipecycle.deploy.timing import RealTime, Timer
+from pipecycle.deploy.wire.protocol import Report
+from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.energy import UNIT, quanta
 from pipecycle.errors import InputError
 from pipecycle.lineage import Lineage

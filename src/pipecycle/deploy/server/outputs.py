@@ -12,8 +12,8 @@ import attrs
 import numpy as np
 from torch import Tensor
 
-from pipecycle.deploy.learning import Learning
-from pipecycle.deploy.settings import RunSettings
+from pipecycle.deploy.server.model import Learning
+from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.files import write
 from pipecycle.schedule import Schedule
 from pipecycle.streams import Ints

@@ -11,13 +11,13 @@ from pathlib import Path
 from attrs import field, frozen
 
 from pipecycle.config import read_toml, toml
-from pipecycle.deploy.federation import Federation, lines, status
-from pipecycle.deploy.init import read_app, write_app
-from pipecycle.deploy.journal import STATE
-from pipecycle.deploy.loopback import Failed
-from pipecycle.deploy.settings import NodeSettings, RunSettings, Scalar
-from pipecycle.deploy.stopping import stoppable
-from pipecycle.deploy.table import Tail, View
+from pipecycle.deploy.local.federation import Federation, lines, status
+from pipecycle.deploy.local.loopback import Failed
+from pipecycle.deploy.local.project import read_app, write_app
+from pipecycle.deploy.local.signals import stoppable
+from pipecycle.deploy.local.view import Tail, View
+from pipecycle.deploy.server.trace import STATE
+from pipecycle.deploy.wire.settings import NodeSettings, RunSettings, Scalar
 from pipecycle.errors import InputError
 from pipecycle.files import write
 

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from pipecycle.deploy.ledger import Account
-from pipecycle.deploy.roster import RealTime, Timer
-from pipecycle.deploy.settings import NodeSettings, RunSettings
+from pipecycle.deploy.node.ledger import Account
+from pipecycle.deploy.timing import RealTime, Timer
+from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
 from pipecycle.energy import quanta
 from pipecycle.errors import InputError
 from pipecycle.files import reason

@@ -8,13 +8,22 @@ import torch
 from attrs import frozen
 from flwr.app import ConfigRecord, RecordDict
 
-from pipecycle.deploy.journal import Event
-from pipecycle.deploy.learning import Learning
-from pipecycle.deploy.live import Launch, LiveFleet
-from pipecycle.deploy.protocol import OURS, Answer, Order, Refused, Report, check_report, check_samples, write_arrays
-from pipecycle.deploy.roster import Arrival, Roster
-from pipecycle.deploy.settings import RunSettings
-from pipecycle.deploy.weights import Weights
+from pipecycle.deploy.server.fleet import Launch, LiveFleet
+from pipecycle.deploy.server.model import Learning
+from pipecycle.deploy.server.roster import Arrival, Roster
+from pipecycle.deploy.server.trace import Event
+from pipecycle.deploy.server.weights import Weights
+from pipecycle.deploy.wire.protocol import (
+    OURS,
+    Answer,
+    Order,
+    Refused,
+    Report,
+    check_report,
+    check_samples,
+    write_arrays,
+)
+from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.energy import UNIT, show, units
 from pipecycle.fleet import Payload
 from pipecycle.streams import Ints

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pipecycle.deploy.roster import Arrival, Flight, Roster
+from pipecycle.deploy.server.roster import Arrival, Flight, Roster
 
 TICK = 0.02
 CALL = 5.0

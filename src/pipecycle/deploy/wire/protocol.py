@@ -28,6 +28,8 @@ LARGEST = 1e12
 """Weights beyond it are no weights, and would sooner or later not be finite."""
 LONGEST_HEADER = 4096
 """Bytes before the values of an array in numpy's format."""
+WAIT = 50
+"""Sessions' lengths for which an emulated node on the logical clock waits for the energy to report."""
 Arrays = dict[str, NDArray[Any]]
 
 

@@ -87,7 +87,7 @@ def start_keeper(pid: int) -> subprocess.Popen[bytes]:
     """A process that ends the descendants of `pid` once `pid` is gone, by whatever it died.
 
     It hears so by the end of its input, and has a session of its own: no Ctrl-C reaches it."""
-    command = [sys.executable, "-m", "pipecycle.deploy.keeper", str(pid)]
+    command = [sys.executable, "-m", "pipecycle.deploy.local.processes", str(pid)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
 

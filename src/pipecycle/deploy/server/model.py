@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipecycle.deploy.protocol import Arrays, Refused, read_arrays
-from pipecycle.deploy.settings import RunSettings
+from pipecycle.deploy.wire.protocol import Arrays, Refused, read_arrays
+from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
 from pipecycle.train.history import Checkpoint, History, Row, Score
 
@@ -99,7 +99,7 @@ def joined(arrays: Arrays) -> Tensor:
 
 def own(run: RunSettings) -> Learning:
     """The model and the test samples that the settings name."""
-    from pipecycle.deploy.trainer import learnt, named
+    from pipecycle.deploy.node.trainer import learnt, named
     from pipecycle.train.examiner import Examiner
     from pipecycle.train.problems import on_device
 

@@ -20,10 +20,10 @@ import psutil
 from attrs import define, field
 
 from pipecycle.config import toml
-from pipecycle.deploy.certificates import Authority, make_authority, make_node_key
-from pipecycle.deploy.keeper import Kin, adopt, kill_family, start_keeper
-from pipecycle.deploy.loopback import HOST, Failed, answers, environment, free_port, program
-from pipecycle.deploy.stopping import deaf
+from pipecycle.deploy.local.certificates import Authority, make_authority, make_node_key
+from pipecycle.deploy.local.loopback import HOST, Failed, answers, environment, free_port, program
+from pipecycle.deploy.local.processes import Kin, adopt, kill_family, start_keeper
+from pipecycle.deploy.local.signals import deaf
 from pipecycle.errors import InputError
 from pipecycle.files import reason, write
 

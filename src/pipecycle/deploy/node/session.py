@@ -9,12 +9,12 @@ from pathlib import Path
 import attrs
 from flwr.app import Context, Message, RecordDict
 
-from pipecycle.deploy.battery import Battery, battery
-from pipecycle.deploy.ledger import Account, Busy, FileStore, Ledger, StateStore
-from pipecycle.deploy.packing import pack, unpack
-from pipecycle.deploy.protocol import MOST_SAMPLES, Answer, Order, write_answer
-from pipecycle.deploy.roster import WAIT, RealTime, Timer
-from pipecycle.deploy.settings import NodeSettings, RunSettings
+from pipecycle.deploy.node.battery import Battery, battery
+from pipecycle.deploy.node.ledger import Account, Busy, FileStore, Ledger, StateStore
+from pipecycle.deploy.timing import RealTime, Timer
+from pipecycle.deploy.wire.packing import pack, unpack
+from pipecycle.deploy.wire.protocol import MOST_SAMPLES, WAIT, Answer, Order, write_answer
+from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
 from pipecycle.energy import quanta, show
 from pipecycle.errors import InputError
 

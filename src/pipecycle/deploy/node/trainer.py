@@ -16,10 +16,10 @@ from pipecycle import models
 from pipecycle.data import Task
 from pipecycle.data.batches import session_indices
 from pipecycle.data.formats import read_arrays as read_npz
-from pipecycle.deploy.learning import joined
-from pipecycle.deploy.protocol import Arrays, Order, read_arrays, write_arrays
-from pipecycle.deploy.session import Late, settings_of
-from pipecycle.deploy.settings import NodeSettings, RunSettings
+from pipecycle.deploy.node.session import Late, settings_of
+from pipecycle.deploy.server.model import joined
+from pipecycle.deploy.wire.protocol import Arrays, Order, read_arrays, write_arrays
+from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
 from pipecycle.errors import InputError
 from pipecycle.files import reason
 from pipecycle.streams import streams

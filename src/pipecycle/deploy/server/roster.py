@@ -7,18 +7,18 @@ call again, which it is asked for at growing intervals.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import attrs
 from attrs import define, field, frozen
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from pipecycle.deploy.pins import Pins
-from pipecycle.deploy.protocol import OURS, Answer, Order, Refused, check_report, read_answer
+from pipecycle.deploy.server.pins import Pins
+from pipecycle.deploy.timing import RealTime, Timer
+from pipecycle.deploy.wire.protocol import OURS, WAIT, Answer, Order, Refused, check_report, read_answer
 
 Kind = Literal["present", "reply", "decline", "failed", "lost", "refused", "away"]
 NODE_GONE, EXPIRED = 5, 3
@@ -29,8 +29,6 @@ WORDS = {
     5: "the node is gone",
     8: "the app crashed",
 }
-WAIT = 50
-"""Sessions' lengths for which an emulated node on the logical clock waits for the energy to report."""
 OUSTED = "ousted"
 """What has become of a node whose reports do not count any more."""
 LATE = 5.0
@@ -40,24 +38,6 @@ AGAIN = 10.0
 MOST_PAUSE = 16
 """Sessions' lengths for which a client that keeps failing is left alone, at most; so many times `AGAIN` for a node that
 is nobody."""
-
-
-class Timer(Protocol):
-    """Time, so that tests need not wait for it."""
-
-    def now(self) -> float: ...
-
-    def sleep(self, seconds: float) -> None: ...
-
-
-class RealTime:
-    """The machine's clock."""
-
-    def now(self) -> float:
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
 
 
 @frozen

@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import define, field
 
-from pipecycle.deploy.protocol import Refused
+from pipecycle.deploy.wire.protocol import Refused
 
 
 @define

@@ -22,7 +22,7 @@ import attrs
 from attrs import define, field
 from flwr.app import ConfigRecord, RecordDict
 
-from pipecycle.deploy.protocol import Order, Report
+from pipecycle.deploy.wire.protocol import Order, Report
 from pipecycle.errors import InputError
 from pipecycle.files import reason, write
 
