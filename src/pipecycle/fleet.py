@@ -15,6 +15,8 @@ from pipecycle.streams import Ints
 
 Payload = Literal["update", "logits"]
 Receiver = Literal["hub", "server"]
+Totals = tuple[int, int, int, int, int]
+"""Quanta harvested, overflowed, spent on training, sent to hubs and to the server, from slot 0."""
 
 # What a client is doing, one bit each; a client with no bit set is free.
 TRAINING, UNSENT, HOLDING, ACTED = 1, 2, 4, 8
@@ -96,6 +98,7 @@ class Fleet:
         self.launches = Launches()
         self.client = Column(np.int32)  # of every session
         self.sent: list[tuple[int, Receiver, Ints, Quanta]] = []  # slot, receiver, sessions, quanta each
+        self.totals: list[Totals] = []  # of every slot that is over
 
         self._state: NDArray[np.uint8] = np.zeros(clients, np.uint8)
         self._session: Ints = np.full(clients, -1)  # current or last one

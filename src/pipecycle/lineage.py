@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -68,6 +68,8 @@ class Lineage:
         # FLDA's teachers: per-label logit tables.
         self.tables: list[tuple[int, int, Ints]] = []  # slot, the table whose rows are kept, sessions
         self._used = Flags()
+        self._alive: set[int] | None = None  # versions that may still be named; None for all
+        self._judged = 0  # newer ones may be, too
         self.combine((), (), kind=Kind.INITIAL)
 
     def __len__(self) -> int:
@@ -85,7 +87,7 @@ class Lineage:
         """A new version; every update may enter one recipe only."""
         if len(versions) != len(coefficients) or len(sessions) != len(weights):
             raise ActionError("a recipe needs one coefficient per version and one weight per update")
-        self._check(versions)
+        self.check(versions)
         self._use(sessions)
         if isinstance(versions, np.ndarray):
             self.base.extend(versions)
@@ -118,6 +120,7 @@ class Lineage:
         if references is None:
             last = self._add(len(sessions), Kind.MEMORY, 0, 1)
         else:
+            self.check(references)
             self.base.extend(references)
             self.coefficient.extend(np.ones(len(sessions)))
             last = self._add(len(sessions), Kind.LOCAL, 1, 1)
@@ -127,6 +130,7 @@ class Lineage:
         """The server adopts the version."""
         if not 0 <= version < len(self):
             raise ActionError(f"slot {self.slot}: version {version} cannot be published, it does not exist yet")
+        self.check((version,))
         self.published = version
         self.publications.append((self.slot, version))
         return version
@@ -134,6 +138,30 @@ class Lineage:
     def discard(self, version: int) -> None:
         """Nobody will build on the version."""
         self.discarded.append(version)
+
+    def give_up(self, needed: Iterable[int]) -> list[int]:
+        """The versions that are not `needed` any more; to name one of them afterwards is an error.  The initial model
+        and the published version are always kept."""
+        alive = set() if self._alive is None else self._alive
+        alive.update(range(self._judged, self._count))
+        gone = alive - {0, self.published, *needed}
+        self._alive, self._judged = alive - gone, self._count
+        return sorted(gone)
+
+    def check(self, versions: Sequence[int] | Ints) -> None:
+        """Refuse versions that do not exist yet, or were given up."""
+        if not len(versions):
+            return
+        if isinstance(versions, np.ndarray):
+            lowest, highest = int(versions.min()), int(versions.max())
+        else:
+            lowest, highest = min(versions), max(versions)
+        if lowest < 0 or highest >= self._count:
+            raise ActionError(f"slot {self.slot}: a recipe names a version that does not exist yet")
+        if self._alive is not None:
+            gone = {int(version) for version in versions if version < self._judged} - self._alive
+            if gone:
+                raise ActionError(f"slot {self.slot}: version {min(gone)} was given up: references() did not name it")
 
     def tabulate(self, sessions: Ints, keep: int) -> int:
         """A teacher: mean logits per label over the sessions; rows that nobody sent are kept from table `keep`."""
@@ -144,16 +172,6 @@ class Lineage:
         self.rows.append((count, kind, self.slot, len(self.publications), bases, updates))
         self._count += count
         return self._count - 1
-
-    def _check(self, versions: Sequence[int] | Ints) -> None:
-        if not len(versions):
-            return
-        if isinstance(versions, np.ndarray):
-            lowest, highest = int(versions.min()), int(versions.max())
-        else:
-            lowest, highest = min(versions), max(versions)
-        if lowest < 0 or highest >= self._count:
-            raise ActionError(f"slot {self.slot}: a recipe names a version that does not exist yet")
 
     def _use(self, sessions: Ints) -> None:
         if not len(sessions):

@@ -11,12 +11,15 @@ from numpy.typing import ArrayLike
 from pipecycle.energy import Costs, quanta, show
 from pipecycle.errors import InputError
 from pipecycle.fleet import Fleet
-from pipecycle.harvest import Bernoulli, Harvest, rows
+from pipecycle.harvest import Bernoulli, Harvest, Weather, rows
 from pipecycle.lineage import Lineage
-from pipecycle.record import Totals, about, record
+from pipecycle.record import about, record
 from pipecycle.schedule import Schedule
-from pipecycle.streams import streams
+from pipecycle.slots import steps
+from pipecycle.streams import Ints, streams
 from pipecycle.world import Policy, World
+
+_NOBODY: Ints = np.empty(0, np.int64)
 
 
 def plan(
@@ -84,27 +87,13 @@ class Run:
         self.lineage = Lineage(self._samples)
         self.world = World(self.fleet, self.lineage, streams(trial), clients, int(np.max(self.fleet.length)))
         self.weather = self.harvest.weather(clients, trial)
-        self.totals: list[Totals] = []
 
     def steps(self) -> Iterator[int]:
-        """The slot loop; yields every slot once it is over."""
-        fleet, lineage, policy = self.fleet, self.lineage, self.policy
-        nobody = np.empty(0, np.int64)
+        """The slots; yields each once it is over, and stops once the budget is spent."""
         limit = None if self.budget is None else quanta(self.budget, "budget")
-        ledger, peak = fleet.ledger, self.weather.peak
-        policy.setup(self.world)
-        for slot, (gains, total) in enumerate(rows(self.weather, fleet.clients, self.slots)):
-            # 1. Harvest.
-            fleet.harvest(slot, gains, total, peak)
-            # 2. Decide: transmissions, the aggregations that they trigger, then new sessions.
-            lineage.slot = slot
-            policy.decide(slot)
-            # 3. Train: one step of everybody in a session.
-            done = fleet.train()
-            # 4. Complete, and 5. the server's step where the policy has one in this slot.
-            policy.collect(slot, done, nobody)
-            # 6. Record, and stop once the budget is spent.
-            self.totals.append((ledger.harvested, ledger.overflowed, ledger.training, ledger.to_hub, ledger.to_server))
+        ledger = self.fleet.ledger
+        self.policy.setup(self.world)
+        for slot in steps(self.policy, self.world, Simulated(self.fleet, self.weather, self.slots), range(self.slots)):
             yield slot
             if limit is not None and ledger.spent >= limit:
                 return
@@ -119,11 +108,25 @@ class Run:
             horizon=self.slots,
             budget=self.budget,
         )
-        return record(meta, self.fleet, self.lineage, self.totals)
+        return record(meta, self.fleet, self.lineage)
 
     def _samples(self, sessions: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]] | None:
         samples = self.fleet.samples
         return None if samples is None else samples[self.fleet.client_of(sessions)]
+
+
+class Simulated:
+    """Batteries that the weather charges, and sessions that end by the clock."""
+
+    def __init__(self, fleet: Fleet, weather: Weather, slots: int) -> None:
+        self._fleet, self._peak = fleet, weather.peak
+        self._rows = rows(weather, fleet.clients, slots)
+
+    def begin(self, slot: int) -> None:
+        self._fleet.harvest(slot, *next(self._rows), self._peak)
+
+    def end(self, slot: int) -> tuple[Ints, Ints]:
+        return self._fleet.train(), _NOBODY
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -25,8 +25,6 @@ from pipecycle.schedule import (
 from pipecycle.streams import Ints
 from pipecycle.world import Policy
 
-Totals = tuple[int, int, int, int, int]
-
 
 def about(
     policy: Policy, fleet: Fleet, *, trial: int, harvest: str, horizon: int, budget: float | None
@@ -44,8 +42,8 @@ def about(
     }
 
 
-def record(meta: dict[str, Any], fleet: Fleet, lineage: Lineage, totals: list[Totals]) -> Schedule:
-    harvested, overflowed, training, to_hub, to_server = np.array(totals, np.int64).reshape(-1, 5).T.copy()
+def record(meta: dict[str, Any], fleet: Fleet, lineage: Lineage) -> Schedule:
+    harvested, overflowed, training, to_hub, to_server = np.array(fleet.totals, np.int64).reshape(-1, 5).T.copy()
     used = np.zeros(len(fleet.client), bool)
     used[lineage.update.values()] = True
     for _, _, contributors in lineage.tables:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Protocol
+from collections.abc import Iterable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from attrs import frozen
 
@@ -42,3 +43,14 @@ class Policy(Protocol):
 
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
         """After training, for every slot: the sessions that ended in it, and (live only) those given up."""
+
+
+@runtime_checkable
+class Frugal(Policy, Protocol):
+    """A policy that says which models it may still name, so that a live server can delete the others."""
+
+    def references(self) -> Iterable[int]:
+        """Versions that it may start sessions from, put into a recipe or publish later.
+
+        Version 0 and the published one are kept anyway, and so is what sessions under way started from.  Of teacher
+        tables the newest is kept, and those that sessions under way learn from."""

@@ -68,5 +68,8 @@ class CyCP:
         updates = np.sort(np.append(updates, self.fleet.send_one(star, "server")))
         self.lineage.publish(self.lineage.mean(self.lineage.published, updates))
 
+    def references(self) -> tuple[int, ...]:
+        return ()
+
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
         """Finished clients keep their updates until they are picked."""

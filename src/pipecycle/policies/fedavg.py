@@ -40,6 +40,9 @@ class FedAvg:
         if len(ready):
             self.fleet.start(ready, self.lineage.published)
 
+    def references(self) -> tuple[int, ...]:
+        return ()
+
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
         if slot % self.period == self.period - 1 and self.arrived:
             updates = np.sort(np.concatenate(self.arrived))

@@ -41,7 +41,7 @@ class FedBacys:
         self.period = epoch_length(self.epoch, world.session)
         self.turn = round_length(self.period, self.groups)
         self.need = self.fleet.to_train + self.fleet.to_report
-        self.references = np.zeros(world.clients, np.int64)
+        self.received = np.zeros(world.clients, np.int64)  # the version that each was last sent
         self.chances = np.zeros(world.clients, np.int64)
         self.due = np.zeros(world.clients, np.int64)  # each one's last reporting slot
         self.assigned: dict[int, Ints] = {}  # members by their reporting slot
@@ -78,7 +78,7 @@ class FedBacys:
             self.chances[ready] += 1
             ready = ready[self.chances[ready] % 2 == 1]
         if len(ready):
-            self.fleet.start(ready, self.references[ready], self.need)
+            self.fleet.start(ready, self.received[ready], self.need)
             self.due[ready] = report
 
     def aggregate(self, slot: int, participants: Ints) -> None:
@@ -86,13 +86,17 @@ class FedBacys:
         updates = self.fleet.send(participants[participants != hub], "hub")
         updates = np.sort(np.append(updates, self.fleet.send_one(hub, "server")))
         server = self.lineage.publish(self.lineage.mean(self.lineage.published, updates))
-        self.references[participants] = server
+        self.received[participants] = server
         if self.reference_refresh == "broadcast":
-            self.references[:] = server
+            self.received[:] = server
         elif self.reference_refresh == "next_group":
             following = [report for report in self.assigned if report > slot]
             if following:
-                self.references[self.assigned[min(following)]] = server
+                self.received[self.assigned[min(following)]] = server
+
+    def references(self) -> list[int]:
+        received: list[int] = np.unique(self.received).tolist()
+        return received
 
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
         """Members report in their group's slot; past turns are forgotten."""

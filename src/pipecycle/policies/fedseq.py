@@ -44,6 +44,9 @@ class FedSeq:
     def decide(self, slot: int) -> None:
         self.way.decide(slot)
 
+    def references(self) -> list[int]:
+        return self.way.references()
+
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
         self.way.collect(slot, done, lost)
 
@@ -60,6 +63,9 @@ class Shared:
         self.formed = -self.every
         self.active = Groups()
         self.events = 0
+
+    def references(self) -> list[int]:
+        return self.active.references()
 
     def decide(self, slot: int) -> None:
         if slot - self.formed < self.every or len(self.active) >= self.groups:
@@ -105,6 +111,9 @@ class Chains:
         self.need = self.fleet.to_train + self.fleet.to_report
         self.rounds = 0
         self.clusters: list[Cluster] = []
+
+    def references(self) -> list[int]:
+        return [cluster.model for cluster in self.clusters]
 
     def decide(self, slot: int) -> None:
         self.eligible = self.fleet.eligible(self.need)

@@ -83,6 +83,12 @@ class FLDA:
             self.distils[cheap] = False
             self.distils[self.learners] = True
 
+    def references(self) -> list[int]:
+        """Models that clients continue from, and where they started."""
+        continued = self.continued[self.continued >= 0]
+        origins = self.origin[(self.kept >= 0) | (self.continued >= 0)]
+        return [*continued.tolist(), *origins.tolist()]
+
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
         if len(lost):  # nobody has kept the model of a session that did not come back
             gone = self.fleet.client_of(lost)

@@ -31,6 +31,10 @@ class Isolated:
         if len(clients):
             self.fleet.start(clients, self.own[clients])
 
+    def references(self) -> list[int]:
+        own: list[int] = self.own.tolist()
+        return own
+
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
         if not len(done):
             return

@@ -49,6 +49,10 @@ class MIFA:
             if self.use_memory:
                 self.memory[senders] = self.lineage.each(self.received)
 
+    def references(self) -> list[int]:
+        known: list[int] = self.memory[self.memory >= 0].tolist()
+        return known
+
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
         if slot % self.period != self.period - 1:
             return

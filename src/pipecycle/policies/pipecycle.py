@@ -69,6 +69,9 @@ class PipeCycle:
             model = self.lineage.combine((self.lineage.published, model), blend, kind=Kind.MIXTURE)
         return self.lineage.publish(model)
 
+    def references(self) -> list[int]:
+        return [model for _, model in self.hubs] + self.active.references()
+
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
         for group in self.active.closed_by(done, lost):
             self.aggregate(group)

@@ -119,6 +119,9 @@ class Groups:
     def add(self, members: Ints, sessions: Ints, reference: int) -> None:
         self._active.append(Group(members, sessions, reference))
 
+    def references(self) -> list[int]:
+        return [group.reference for group in self._active]
+
     def closed_by(self, done: Ints, lost: Ints) -> list[Group]:
         """Groups in which everybody has now reported or was lost; they keep only those who finished."""
         if not len(done) and not len(lost):

@@ -17,8 +17,9 @@ from pipecycle.serving import chain_means
 from pipecycle.streams import Ints
 from pipecycle.train.graph import Graph
 from pipecycle.train.history import Checkpoint, EarlyStop, History, Row, Score, checkpoints, current_sessions
-from pipecycle.train.pool import Pool, weighted
+from pipecycle.train.pool import Pool
 from pipecycle.train.problems import Problem, session_numbers
+from pipecycle.train.recipes import evaluate, tabulate
 from pipecycle.train.teachers import Table
 
 Callback = Callable[["Job", Row], None]
@@ -169,7 +170,7 @@ class Job:
         waiting = [version]
         while waiting:
             version = waiting.pop(0)
-            row = self.evaluate_recipe(version)
+            row = self._evaluate(version)
             self.versions.put([version], row[None])
             if self.probe is not None:
                 self.probe.version(version, row)
@@ -182,30 +183,19 @@ class Job:
             if not self.graph.version_users[version]:
                 self.versions.drop([version])
 
-    def evaluate_recipe(self, version: int) -> Tensor:
-        """sum of coefficients times versions plus sum of weights times updates, each in the order of the recipe.
-
-        As few operations as can be: a GPU holds about a thousand that wait, then the host waits too."""
+    def _evaluate(self, version: int) -> Tensor:
         record = self.schedule.versions
-        total = self._one_base(version)
-        parts = [(self.updates, record.update, self.weights, record.update_at)]
-        if total is None:
-            parts.insert(0, (self.versions, record.base, self.coefficients, record.base_at))
-        for pool, keys, factors, at in parts:
-            first, last = int(at[version]), int(at[version + 1])
-            if last > first:
-                part = weighted(pool.gather(keys[first:last].tolist()), factors[first:last])
-                total = part if total is None else total + part
-        assert total is not None
-        return total
-
-    def _one_base(self, version: int) -> Tensor | None:
-        """The base of a recipe that has one, taken whole."""
-        record = self.schedule.versions
-        first, last = int(record.base_at[version]), int(record.base_at[version + 1])
-        if last - first != 1 or record.coefficient[first] != 1.0:
-            return None
-        return self.versions[int(record.base[first])]
+        bases = slice(int(record.base_at[version]), int(record.base_at[version + 1]))
+        terms = slice(int(record.update_at[version]), int(record.update_at[version + 1]))
+        return evaluate(
+            self.versions,
+            record.base[bases].tolist(),
+            self.coefficients[bases],
+            self.updates,
+            record.update[terms].tolist(),
+            self.weights[terms],
+            plain=bases.stop - bases.start == 1 and record.coefficient[bases.start] == 1.0,
+        )
 
     def tabulate(self, table: int) -> None:
         follower: int | None = table
@@ -213,11 +203,9 @@ class Job:
         while follower is not None:
             table = follower
             mine = record.session[record.session_at[table] : record.session_at[table + 1]].tolist()
-            sums = torch.stack([self.logits[session][0] for session in mine])
-            counts = torch.stack([self.logits.pop(session)[1] for session in mine])
-            before = self.tables.get(table - 1) or Table.empty(self.schedule.clients, sums.shape[1], sums)
-            clients = torch.from_numpy(sessions.client[mine].astype(np.int64)).to(sums.device)
-            self.tables[table] = before.renewed(clients, sums, counts)
+            clients = torch.from_numpy(sessions.client[mine].astype(np.int64))
+            logits = [self.logits.pop(session) for session in mine]
+            self.tables[table] = tabulate(self.tables.get(table - 1), self.schedule.clients, clients, logits)
             follower = self.graph.table_made(table)
         self._forget_tables()
 

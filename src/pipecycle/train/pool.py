@@ -62,9 +62,3 @@ class Pool:
         rows[:old] = self._rows
         self._rows = rows
         self._free += range(2 * old - 1, old - 1, -1)
-
-
-def weighted(rows: Tensor, factors: Tensor) -> Tensor:
-    """sum of factors[k] * rows[k], in place of the rows: the one way in which weights are ever added up, so that a
-    live run ends with the same bits as the trainer."""
-    return rows.mul_(factors[:, None]).sum(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,8 +14,8 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message
 
-from pipecycle.deploy.server.memory import held
 from pipecycle.energy import UNIT
+from pipecycle.errors import ActionError
 from pipecycle.policies import REGISTRY, FedAvg
 from pipecycle.schedule import Status
 
@@ -25,23 +25,47 @@ Federation = Callable[..., SimpleNamespace]
 
 @pytest.mark.parametrize("policy", sorted(REGISTRY.keys() - {"isolated"}))
 def test_only_versions_in_use_are_kept(federation: Federation, tmp_path: Path, policy: str) -> None:
-    """Small numbers may stay because they also stand for something else in the policy; the rest must go."""
     live = federation(policy=policy, clients=4, slots=200, session=3, out=str(tmp_path), evaluate_every=200)
+    driver = live.driver
     kept = {int(path.stem.partition("-")[2]) for path in tmp_path.glob("checkpoint/version-*")}
-    assert {0, live.driver.lineage.published} <= kept
-    late = [version for version in kept if version > 40]
-    assert len(late) <= 4 + 4 + 2
-    assert len(kept) <= 50
+    under_way = live.schedule.sessions.reference[driver.fleet.training()].tolist()
+    assert kept == {0, driver.lineage.published, *driver.policy.references(), *under_way}
+    assert len(live.schedule.versions) > len(kept)
 
 
-def test_a_users_own_policy_may_keep_versions_where_nobody_looks(federation: Federation) -> None:
-    class Own(FedAvg):
-        pass
+class Silent:
+    """FedAvg that does not say which versions it may still name."""
 
-    live = federation(policy="pipecycle", slots=20)
-    assert held(Own()) is None
-    assert held(live.driver.policy) is not None
-    assert {version for _, version in live.driver.policy.hubs} <= (held(live.driver.policy) or set())
+    name, grouping, epoch = "silent", None, None
+    setup, decide, collect = FedAvg.setup, FedAvg.decide, FedAvg.collect
+
+
+class Forgetful(FedAvg):
+    """Starts sessions from a version that it did not name."""
+
+    name: ClassVar[str] = "forgetful"
+
+    def decide(self, slot: int) -> None:
+        if slot > 60:
+            self.fleet.start(self.fleet.free(self.fleet.to_train), 1)
+        else:
+            super().decide(slot)
+
+
+def test_a_policy_that_does_not_say_keeps_all_versions(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(REGISTRY, "silent", Silent)
+    live = federation(policy="silent", slots=120, out=str(tmp_path))
+    kept = {int(path.stem.partition("-")[2]) for path in tmp_path.glob("checkpoint/version-*")}
+    assert kept == set(range(len(live.schedule.versions)))
+    assert len(kept) > 3
+
+
+def test_a_policy_that_forgets_a_version_is_stopped(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(REGISTRY, "forgetful", Forgetful)
+    with pytest.raises(ActionError, match="slot 61: version 1 was given up"):
+        federation(policy="forgetful", slots=120, policy_settings='{"epoch": 10}')
 
 
 def test_a_node_without_a_ledger_comes_back_with_another(federation: Federation) -> None:

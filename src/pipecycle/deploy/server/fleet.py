@@ -8,7 +8,6 @@ the policy sees still includes it, so that nothing is charged twice and a policy
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -23,7 +22,7 @@ from pipecycle.energy import Quanta, at
 from pipecycle.errors import BusyError
 from pipecycle.fleet import ACTED, TRAINING, UNSENT, Fleet, Payload, Receiver
 from pipecycle.lineage import Lineage
-from pipecycle.record import Totals, record
+from pipecycle.record import record
 from pipecycle.schedule import Schedule, Status
 from pipecycle.streams import Ints
 
@@ -305,21 +304,22 @@ class LiveFleet(Fleet):
                 self.lives[session].trained += int(self.trained[client] - self._tallied[client])
                 self._tallied[client] = self.trained[client]
 
-    def schedule(self, meta: dict[str, Any], lineage: Lineage, totals: Sequence[Totals]) -> Schedule:
+    def schedule(self, meta: dict[str, Any], lineage: Lineage) -> Schedule:
         """What has happened so far, as a schedule; the trainer can execute it and reports can open it."""
-        return deepcopy(self)._schedule(meta, deepcopy(lineage), totals)
+        return deepcopy(self)._schedule(meta, deepcopy(lineage))
 
-    def _schedule(self, meta: dict[str, Any], lineage: Lineage, totals: Sequence[Totals]) -> Schedule:
+    def _schedule(self, meta: dict[str, Any], lineage: Lineage) -> Schedule:
         self._write_off(np.arange(self.clients))
         self._tally(np.arange(self.clients))
         ledger = self.ledger
-        rows = [*totals[:-1]] if totals else []
+        rows = self.totals[:-1]
         rows.append((ledger.harvested, ledger.overflowed, ledger.training, ledger.to_hub, ledger.to_server))
         # A report may take back what was only expected: the running totals must not go down.
         smooth = np.minimum.accumulate(np.array(rows, np.int64)[::-1], axis=0)[::-1]
         known = self._samples_by_client()
         self.samples = None if known is None or (known == known[0]).all() else known
-        found = record(meta, self, lineage, [tuple(row) for row in smooth.tolist()])
+        self.totals = [tuple(row) for row in smooth.tolist()]
+        found = record(meta, self, lineage)
         status = np.array([life.status for life in self.lives], np.uint8)
         status[lineage.update.values()] = Status.USED
         for _, _, contributors in lineage.tables:

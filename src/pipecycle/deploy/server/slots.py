@@ -14,7 +14,6 @@ from flwr.serverapp import Grid
 from pipecycle.deploy.server.clocks import Clock, LogicalClock
 from pipecycle.deploy.server.fleet import LiveFleet
 from pipecycle.deploy.server.forecast import Forecast
-from pipecycle.deploy.server.memory import held
 from pipecycle.deploy.server.model import Learning
 from pipecycle.deploy.server.outputs import Folder
 from pipecycle.deploy.server.pins import Pins
@@ -29,10 +28,11 @@ from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.energy import UNIT, quanta
 from pipecycle.errors import InputError
 from pipecycle.lineage import Lineage
-from pipecycle.record import Totals, about
+from pipecycle.record import about
 from pipecycle.registry import build, parameters, policy_class
 from pipecycle.schedule import Schedule, Status
 from pipecycle.streams import Ints
+from pipecycle.world import Frugal
 
 UNSURE = 5
 """Sessions' lengths after which a client that is believed to be short of energy is asked."""
@@ -75,7 +75,6 @@ class Slots:
         )
         self.post = Post(run, learning, self.fleet, self.weights, self.roster, self.ratio)
         self.clock: Clock = LogicalClock()
-        self.totals: list[Totals] = []
         self.levels: list[Ints] = []
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
@@ -99,6 +98,7 @@ class Slots:
         self.roster.slot = slot
         leaving: list[int] = []
         for launch in self.fleet.take_launched():
+            self.lineage.check(np.atleast_1d(launch.reference))
             self.post.note(slot, launch)
             sessions, clients = launch.sessions.tolist(), launch.clients.tolist()
             reference = launch.reference if isinstance(launch.reference, int) else launch.reference.tolist()
@@ -140,7 +140,9 @@ class Slots:
 
     def _record(self) -> None:
         ledger = self.fleet.ledger
-        self.totals.append((ledger.harvested, ledger.overflowed, ledger.training, ledger.to_hub, ledger.to_server))
+        self.fleet.totals.append(
+            (ledger.harvested, ledger.overflowed, ledger.training, ledger.to_hub, ledger.to_server)
+        )
         self.levels.append(self.fleet.true_level())
 
     def _apply(self, event: Event) -> bool | None:
@@ -237,16 +239,16 @@ class Slots:
 
     def _prune(self) -> None:
         """Drop the versions that neither the policy nor a session under way has any use for."""
-        numbers = held(self.policy)
-        if numbers is not None:
+        if isinstance(self.policy, Frugal):
             errands = self.post.errands.values()
-            self.weights.prune(numbers | {one.reference for one in errands} | {one.teacher for one in errands})
+            needed = {*self.policy.references(), *(one.reference for one in errands)}
+            self.weights.prune(needed, {one.teacher for one in errands})
 
     def schedule(self) -> Schedule:
         """What has happened so far, as a schedule."""
         run = self.settings
         meta = about(self.policy, self.fleet, trial=run.trial, harvest=run.harvest, horizon=run.slots, budget=None)
-        return self.fleet.schedule(meta, self.lineage, self.totals)
+        return self.fleet.schedule(meta, self.lineage)
 
     def _warn(self, slot: int, events: list[Event]) -> None:
         """Say so, once, where answers take longer than policies that work by the clock count with."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
-import numpy as np
 import torch
 from torch import Tensor
 
 from pipecycle.deploy.server.tensors import Vault
 from pipecycle.lineage import Kind, Lineage
 from pipecycle.streams import Ints
-from pipecycle.train.pool import weighted
+from pipecycle.train.recipes import evaluate, tabulate
 from pipecycle.train.teachers import Table
 
 Made = tuple[int, Kind, list[int]]
@@ -31,8 +30,8 @@ class Weights:
         self.used: list[int] = []  # sessions whose update is in a version now
         self.kept: dict[int, int] = {}  # a client's own model to the session it came from: its weights never travelled
         self.initial = initial
-        self._alive: dict[str, set[int]] = {}
-        self._pruned: dict[str, int] = {}
+        self._rows = {kind: Stored(vault, kind) for kind in ("version", "update")}
+        self._alive: set[int] = set()  # tables
 
     def received(self, session: int, update: Tensor) -> None:
         self.vault.put(f"update-{session}", {"update": update})
@@ -67,6 +66,7 @@ class Weights:
             if values:
                 self._tabulate(self.tables)
             self.used += self.lineage.tables[self.tables][2].tolist()
+            self._alive.add(self.tables)
             self.tables += 1
         return made
 
@@ -77,15 +77,14 @@ class Weights:
             self.vault.drop(f"logits-{session}")
         self.used.clear()
 
-    def prune(self, held: set[int]) -> None:
-        """Drop versions and tables that nobody can name any more; `held` are the numbers that somebody has."""
-        for kind, count, newest in (("version", self.versions, 0), ("table", self.tables, self.tables - 1)):
-            alive = self._alive.setdefault(kind, set())
-            alive |= set(range(self._pruned.get(kind, 0), count))
-            self._pruned[kind] = count
-            for number in alive - held - {newest, self.lineage.published}:
-                self.vault.drop(f"{kind}-{number}")
-                alive.discard(number)
+    def prune(self, versions: Iterable[int], tables: Iterable[int]) -> None:
+        """Drop versions and tables that nobody needs; the newest table is what the next one is built on."""
+        for version in self.lineage.give_up(versions):
+            self.vault.drop(f"version-{version}")
+        gone = self._alive - {self.tables - 1, *tables}
+        for table in gone:
+            self.vault.drop(f"table-{table}")
+        self._alive -= gone
 
     def _next(self) -> tuple[slice, slice, Kind]:
         """Where the next version's terms are."""
@@ -108,24 +107,35 @@ class Weights:
             # The client goes on from it and reports how far it has come from the base, so the base stands for it.
             self.vault.put(f"version-{version}", self.vault.get(f"version-{lineage.base.values()[bases][0]}"))
             return
-        total: Tensor | None = None
-        for keys, factors, name in (
-            (lineage.base.values()[bases], lineage.coefficient.values()[bases], "version"),
-            (lineage.update.values()[updates], lineage.weight.values()[updates], "update"),
-        ):
-            if len(keys):
-                rows = torch.stack([self.vault.get(f"{name}-{key}")[name] for key in keys.tolist()])
-                part = weighted(rows, torch.from_numpy(np.array(factors)).to(rows))
-                total = part if total is None else total + part
-        assert total is not None
-        self.vault.put(f"version-{version}", {"version": total})
+        coefficients, weights = lineage.coefficient.values()[bases], lineage.weight.values()[updates]
+        made = evaluate(
+            self._rows["version"],
+            lineage.base.values()[bases].tolist(),
+            torch.from_numpy(coefficients.copy()).to(self.initial),
+            self._rows["update"],
+            lineage.update.values()[updates].tolist(),
+            torch.from_numpy(weights.copy()).to(self.initial),
+            plain=len(coefficients) == 1 and coefficients[0] == 1.0,
+        )
+        self.vault.put(f"version-{version}", {"version": made})
 
     def _tabulate(self, table: int) -> None:
         _, _, sessions = self.lineage.tables[table]
         parts = [self.vault.get(f"logits-{session}") for session in sessions.tolist()]
-        sums, counts = (torch.stack([part[name] for part in parts]) for name in ("sums", "counts"))
-        before = Table.empty(self.clients, sums.shape[1], sums)
-        if table:
-            before = Table(**self.vault.get(f"table-{table - 1}"))
-        renewed = before.renewed(torch.from_numpy(self.client_of(sessions)), sums, counts)
-        self.vault.put(f"table-{table}", {one.name: getattr(renewed, one.name) for one in attrs.fields(Table)})
+        before = Table(**self.vault.get(f"table-{table - 1}")) if table else None
+        clients = torch.from_numpy(self.client_of(sessions))
+        made = tabulate(before, self.clients, clients, [(part["sums"], part["counts"]) for part in parts])
+        self.vault.put(f"table-{table}", {one.name: getattr(made, one.name) for one in attrs.fields(Table)})
+
+
+class Stored:
+    """The vectors of one kind in a store."""
+
+    def __init__(self, store: Vault, kind: str) -> None:
+        self.store, self.kind = store, kind
+
+    def __getitem__(self, key: int) -> Tensor:
+        return self.store.get(f"{self.kind}-{key}")[self.kind]
+
+    def gather(self, keys: Sequence[int]) -> Tensor:
+        return torch.stack([self[key] for key in keys])
