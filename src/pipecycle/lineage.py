@@ -120,7 +120,8 @@ class Lineage:
         if references is None:
             last = self._add(len(sessions), Kind.MEMORY, 0, 1)
         else:
-            self.check(references)
+            if self._alive is not None:
+                self.check(references)
             self.base.extend(references)
             self.coefficient.extend(np.ones(len(sessions)))
             last = self._add(len(sessions), Kind.LOCAL, 1, 1)

@@ -89,14 +89,11 @@ class Run:
         self.weather = self.harvest.weather(clients, trial)
 
     def steps(self) -> Iterator[int]:
-        """The slots; yields each once it is over, and stops once the budget is spent."""
-        limit = None if self.budget is None else quanta(self.budget, "budget")
-        ledger = self.fleet.ledger
+        """The slot loop; yields every slot once it is over."""
+        limit = None if self.budget is None else int(quanta(self.budget, "budget"))
         self.policy.setup(self.world)
-        for slot in steps(self.policy, self.world, Simulated(self.fleet, self.weather, self.slots), range(self.slots)):
-            yield slot
-            if limit is not None and ledger.spent >= limit:
-                return
+        devices = Simulated(self.fleet, self.weather, self.slots)
+        return steps(self.policy, self.world, devices, range(self.slots), limit)
 
     def schedule(self) -> Schedule:
         """What has happened so far; the run is over after this."""
@@ -119,14 +116,15 @@ class Simulated:
     """Batteries that the weather charges, and sessions that end by the clock."""
 
     def __init__(self, fleet: Fleet, weather: Weather, slots: int) -> None:
-        self._fleet, self._peak = fleet, weather.peak
+        self._harvest, self._train, self._peak = fleet.harvest, fleet.train, weather.peak
         self._rows = rows(weather, fleet.clients, slots)
 
     def begin(self, slot: int) -> None:
-        self._fleet.harvest(slot, *next(self._rows), self._peak)
+        gains, total = next(self._rows)
+        self._harvest(slot, gains, total, self._peak)
 
     def end(self, slot: int) -> tuple[Ints, Ints]:
-        return self._fleet.train(), _NOBODY
+        return self._train(), _NOBODY
 
 
 def _at_least(name: str, value: int, least: int) -> None:

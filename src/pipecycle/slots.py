@@ -19,20 +19,24 @@ class Devices(Protocol):
         """Clients train; the sessions that ended in this slot, and those that are lost."""
 
 
-def steps(policy: Policy, world: World, devices: Devices, slots: Iterable[int]) -> Iterator[int]:
-    """Yields every slot once it is over."""
-    fleet, lineage = world.fleet, world.lineage
-    ledger, totals = fleet.ledger, fleet.totals
+def steps(
+    policy: Policy, world: World, devices: Devices, slots: Iterable[int], limit: int | None = None
+) -> Iterator[int]:
+    """Yields every slot once it is over; the last is the first at whose end `limit` quanta have been spent."""
+    lineage, ledger, record = world.lineage, world.fleet.ledger, world.fleet.totals.append
+    begin, decide, end, collect = devices.begin, policy.decide, devices.end, policy.collect
     for slot in slots:
         # 1. Harvest.
-        devices.begin(slot)
+        begin(slot)
         # 2. Decide: transmissions, the aggregations that they trigger, then new sessions.
         lineage.slot = slot
-        policy.decide(slot)
+        decide(slot)
         # 3. Train: one step of everybody in a session.
-        done, lost = devices.end(slot)
+        done, lost = end(slot)
         # 4. Complete, and 5. the server's step where the policy has one in this slot.
-        policy.collect(slot, done, lost)
-        # 6. Record.
-        totals.append((ledger.harvested, ledger.overflowed, ledger.training, ledger.to_hub, ledger.to_server))
+        collect(slot, done, lost)
+        # 6. Record, and stop once the budget is spent.
+        record((ledger.harvested, ledger.overflowed, ledger.training, ledger.to_hub, ledger.to_server))
         yield slot
+        if limit is not None and ledger.spent >= limit:
+            return
