@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, RecordDict
 from safetensors.numpy import load_file
 
-from pipecycle.deploy import RunSettings, client_app, server_app
+from pipecycle.deploy import RunSettings, client_app
+from pipecycle.deploy.server.driver import Driver
+from pipecycle.deploy.server.model import own
 
 from .local_grid import LocalGrid
 
@@ -22,7 +23,8 @@ def in_process(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """The weights of the same run within this process."""
     flat = RunSettings.of({**settings, "out": str(out), "resume": False}).flat()
     grid = LocalGrid(client_app(), [{"partition-id": client} for client in range(int(flat["clients"]))], flat)
-    server_app()(grid=grid, context=Context(1, 1, {}, RecordDict(), flat))
+    run = RunSettings.of(flat)
+    Driver(grid, run, own(run), grid.timer).run()
     return load_file(out / "model.safetensors")
 
 
@@ -35,3 +37,18 @@ def until(condition: Callable[[], object], seconds: float, said: Callable[[], st
     while not condition():
         assert time.monotonic() < end, said()
         time.sleep(0.3)
+
+
+def stop_after(driver: Any, last: int, error: type[BaseException]) -> None:
+    """Kill the server after a slot; one that resumes later, at once."""
+    slots = driver.slots
+
+    def stopping(first: int) -> Iterator[int]:
+        if first > last:
+            raise error
+        for slot in slots(first):
+            yield slot
+            if slot >= last:
+                raise error
+
+    driver.slots = stopping

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.flower, pytest.mark.chaos]
 from pipecycle import Schedule  # noqa: E402
 from pipecycle.deploy import RunSettings  # noqa: E402
 from pipecycle.deploy.local.federation import Federation  # noqa: E402
-from pipecycle.deploy.local.processes import family  # noqa: E402
+from pipecycle.deploy.local.processes import family, kill_family  # noqa: E402
 from pipecycle.deploy.local.project import write_app  # noqa: E402
 from pipecycle.deploy.local.view import Tail, View  # noqa: E402
 from pipecycle.energy import UNIT  # noqa: E402
@@ -99,7 +99,8 @@ def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
 
             scene.wait(look, 90, "training")
             node = caught[0]
-            federation.kill_node(node)
+            kill_family(federation.nodes[node].pid)
+            federation.nodes[node].wait()
             killed.append(node)
         asleep = next(node for node in range(NODES) if node not in killed)
         sleepers = family(federation.nodes[asleep].pid)
@@ -122,7 +123,9 @@ def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
         # The server dies with a group in flight.
         view = scene.wait(lambda view: view.groups, 60, "a group in flight")
         reached, served = view.slot, view.version
-        federation.kill_link()
+        assert federation.link is not None
+        kill_family(federation.link.pid)
+        federation.link.wait()
         until_then = scene.trace()
         assert view.ended is None
         time.sleep(2)

@@ -21,7 +21,7 @@ from pipecycle.deploy import RunSettings  # noqa: E402
 from pipecycle.deploy.local.certificates import make_authority, make_node_key  # noqa: E402
 from pipecycle.deploy.local.federation import Federation  # noqa: E402
 from pipecycle.deploy.local.loopback import SWITCHES  # noqa: E402
-from pipecycle.deploy.local.processes import Kin  # noqa: E402
+from pipecycle.deploy.local.processes import Descendants  # noqa: E402
 from pipecycle.deploy.local.project import write_app  # noqa: E402
 from pipecycle.deploy.local.view import Tail  # noqa: E402
 from pipecycle.deploy.server.trace import read_trace  # noqa: E402
@@ -32,7 +32,7 @@ from .shared import BITS, in_process, same, until  # noqa: E402
 class Watched:
     """Who descends from this test, what they were told, and whom they talk to."""
 
-    def __init__(self, kin: Kin) -> None:
+    def __init__(self, kin: Descendants) -> None:
         self.kin = kin
         self.told: dict[Any, dict[str, str]] = {}
         self.names: set[str] = set()
@@ -64,7 +64,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
     stranger = make_node_key(home / "stranger", 0)
     other = make_authority(home / "other")
     with Federation(home / "federation", tls=True) as federation:
-        watched = Watched(federation.kin)
+        watched = Watched(federation.descendants)
         federation.start_node(7, {"partition-id": 0}, key=stranger)
         federation.start_node(8, {"partition-id": 0}, root=other.root)
         federation.tls = False
@@ -92,7 +92,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
             "trace": tail.view,
             "watched": watched,
         }
-    assert federation.kin.look() == set()
+    assert federation.descendants.look() == set()
 
 
 def test_the_same_bits_as_in_process_and_as_planned_and_trained(finished: dict[str, Any], tmp_path: Path) -> None:

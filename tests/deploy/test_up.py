@@ -23,7 +23,7 @@ from safetensors.numpy import load_file  # noqa: E402
 
 from pipecycle.deploy.local.federation import Federation  # noqa: E402
 from pipecycle.deploy.local.loopback import Failed  # noqa: E402
-from pipecycle.deploy.local.processes import Kin  # noqa: E402
+from pipecycle.deploy.local.processes import Descendants  # noqa: E402
 from pipecycle.deploy.local.up import Site, Terms, _watch  # noqa: E402
 from pipecycle.deploy.local.view import Tail  # noqa: E402
 from pipecycle.deploy.server.trace import read_trace  # noqa: E402
@@ -61,7 +61,7 @@ def options(settings: dict[str, Any]) -> list[str]:
 def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up) -> None:
     settings = {**BITS, "clock": "logical", "slack": 0, "slots": 8, "initial": 40.0}  # sessions may be paid twice
     process = up("app", "--nodes", "2", "--tls", "--node", "capacity=60", "--json", *options(settings))
-    kin = Kin(process.pid)
+    kin = Descendants(process.pid)
     tail = Tail(tmp_path / "app" / "run" / "trace.jsonl")
 
     def first_update() -> bool:
@@ -119,7 +119,7 @@ def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up) 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_nobody_outlives_the_command(tmp_path: Path, up: Up, how: signal.Signals) -> None:
     process = up("app", "--nodes", "2")
-    kin = Kin(process.pid)
+    kin = Descendants(process.pid)
     noted = tmp_path / "app" / "federation" / "running.json"
     until(lambda: noted.exists() and len(json.loads(noted.read_text())["nodes"]) == 2, 60)
     until(lambda: len(kin.look()) >= 6, 60)  # keeper, SuperLink, nodes and their SuperExecs
@@ -135,7 +135,7 @@ def test_nobody_outlives_the_command(tmp_path: Path, up: Up, how: signal.Signals
 def test_a_failed_run_says_why(tmp_path: Path, up: Up) -> None:
     np.savez(tmp_path / "odd.npz", x_train=np.zeros((4, 4), np.float32), y_train=np.arange(3))
     process = up("app", "--nodes", "1", "--data", "odd.npz")
-    kin = Kin(process.pid)
+    kin = Descendants(process.pid)
     answer, said = process.communicate(timeout=180)
     assert process.returncode == 1, said
     assert "finished:failed" in answer

@@ -36,8 +36,7 @@ def server_app(
         from pipecycle.deploy.server.model import foreign, own
 
         run = settings_of(context, defaults, strict=initial is None)
-        learning = own(run) if initial is None else foreign(initial(), evaluate)
-        Driver(grid, run, learning, getattr(grid, "timer", None)).run()
+        Driver(grid, run, own(run) if initial is None else foreign(initial(), evaluate)).run()
 
     app = ServerApp()
     app.main()(main)

@@ -27,7 +27,7 @@ def federation() -> Callable[..., SimpleNamespace]:
         app: Any = None,
         nodes: list[dict[str, Any]] | None = None,
         grid: Any = None,
-        learning: Any = None,
+        model: Any = None,
         run_it: bool = True,
         **over: Any,
     ) -> SimpleNamespace:
@@ -40,19 +40,19 @@ def federation() -> Callable[..., SimpleNamespace]:
         if grid is None:
             faults = {} if fault is None else {"fault": fault}
             grid = LocalGrid(app or client_app(timer=VirtualTime()), nodes, run.flat(), **faults)
-        driver = Driver(grid, run, learning or own(run), grid.timer)
+        driver = Driver(grid, run, model or own(run), grid.timer)
         made: dict[int, Any] = {}  # every version, also those that the server has dropped since
-        put = driver.weights.vault.put
+        put = driver.weights.store.put
 
         def remember(name: str, values: Any) -> None:
             if name.startswith("version-"):
                 made[int(name.removeprefix("version-"))] = values["version"].clone()
             put(name, values)
 
-        driver.weights.vault.put = remember  # type: ignore[method-assign]
+        driver.weights.store.put = remember  # type: ignore[method-assign]
         schedule = driver.run() if run_it else None
         return SimpleNamespace(
-            run=run, grid=grid, driver=driver, schedule=schedule, events=driver.journal.events, folder=folder, made=made
+            run=run, grid=grid, driver=driver, schedule=schedule, events=driver.trace.events, folder=folder, made=made
         )
 
     return make

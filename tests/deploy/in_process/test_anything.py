@@ -64,10 +64,10 @@ def mortal(live: SimpleNamespace, last: int) -> None:
         if moments[0] == last:
             raise Killed
 
-    counted(live.driver.journal, "write")
-    counted(live.driver.weights.vault, "put")
+    counted(live.driver.trace, "write")
+    counted(live.driver.weights.store, "put")
     counted(live.grid, "push_messages")
-    counted(live.driver.journal, "save", before=True)
+    counted(live.driver.trace, "save", before=True)
 
 
 def restless(live: SimpleNamespace, chance: random.Random, leave: float) -> None:
@@ -120,7 +120,7 @@ def test_whatever_happens(federation: Federation, ledgers: Ledgers, tmp_path: Pa
             live.driver.run()
             break
         except Killed:
-            live.driver.journal.close()
+            live.driver.trace.close()
         life += 1
     events = read_trace(tmp_path / "run/trace.jsonl")
     assert events[-1]["event"] == "end"

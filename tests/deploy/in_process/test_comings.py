@@ -36,7 +36,7 @@ class Killed(BaseException):
 def new_sessions(driver: Any) -> list[int]:
     """Clients that were sent an order in this slot."""
     fleet = driver.fleet
-    mine = [one for one in fleet.training().tolist() if fleet.lives[one].slot == fleet.slot]
+    mine = [one for one in fleet.training().tolist() if fleet.sessions[one].slot == fleet.slot]
     found: list[int] = fleet.client_of(np.array(mine, np.int64)).tolist()
     return found
 

@@ -129,11 +129,11 @@ def test_nothing_stalls_and_energy_is_conserved(
 def _every_fault_was_told(live: SimpleNamespace, befell: dict[tuple[int, int], str | None]) -> None:
     """Whatever befell a message is what the trace says of its session, each fault at least once; honest nodes are
     never refused, and who was away comes back."""
-    numbers, found = live.driver.fleet.numbers, Counter[str]()
+    sessions, found = live.driver.fleet.sessions, Counter[str]()
     for one in live.events:
         if one["event"] not in DECISIVE or "session" not in one:
             continue
-        what = befell.get((one["client"], numbers[one["session"]]))
+        what = befell.get((one["client"], sessions[one["session"]].number))
         if what in WHY:
             assert one["event"] == "lost"
             assert WHY[what] in one["why"]
@@ -164,7 +164,7 @@ def _every_session_ends_in_time(live: SimpleNamespace) -> None:
     assert len(ended) == len(set(ended))
     open_ones = set(began) - set(ended)
     for session in open_ones:
-        assert live.driver.fleet.lives[session].slot > SLOTS - 1 - 60
+        assert live.driver.fleet.sessions[session].slot > SLOTS - 1 - 60
 
 
 def _one_message_at_a_time(live: SimpleNamespace) -> None:

@@ -21,7 +21,8 @@ from pipecycle.deploy import RunSettings, client_app
 from pipecycle.deploy.node import ledger
 from pipecycle.deploy.node.session import attend
 from pipecycle.deploy.server.model import own
-from pipecycle.deploy.wire.protocol import Order, write_arrays
+from pipecycle.deploy.wire.arrays import write_arrays
+from pipecycle.deploy.wire.protocol import Order
 from pipecycle.energy import UNIT
 
 pytestmark = pytest.mark.flower
@@ -110,10 +111,10 @@ def test_two_servers_may_share_their_nodes(federation: Federation, ledgers: Ledg
     options = {"policy": "fedavg", "clients": 3, "slots": 60, "session": 4, "initial": 300.0, "run_it": False}
     one, other = (federation(tmp_path, **options) for _ in range(2))
     decide = one.driver.policy.decide
-    other.driver._begin()
+    others = other.driver.slots(other.driver._begin())
 
     def in_turn(slot: int) -> None:
-        other.driver._slot(slot)
+        assert next(others) == slot
         decide(slot)
 
     one.driver.policy.decide = in_turn
@@ -126,7 +127,7 @@ def test_two_servers_may_share_their_nodes(federation: Federation, ledgers: Ledg
         counts = live.driver.schedule().status_counts()
         assert counts["used"] > 10
         assert counts["lost"] == counts["declined"] == 0
-        sessions += len(live.driver.fleet.lives)
+        sessions += len(live.driver.fleet.sessions)
     books = ledgers(tmp_path)
     assert sum(book["training"] for book in books.values()) == sessions * 4 * UNIT
     for client, book in books.items():

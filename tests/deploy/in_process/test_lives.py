@@ -72,7 +72,7 @@ def test_by_the_wall_clock_numbers_used_after_the_last_checkpoint_may_be_used_ag
             look, slots = live.driver.roster.look, [killed[-1] if killed else 20]
 
             def dying(*args: Any, driver: Any = live.driver, look: Any = look, slots: list[int] = slots) -> Any:
-                new = [one for one in driver.fleet.training() if driver.fleet.lives[one].slot == driver.fleet.slot]
+                new = [one for one in driver.fleet.training() if driver.fleet.sessions[one].slot == driver.fleet.slot]
                 if driver.fleet.slot >= slots[0] and new:
                     killed.append(driver.fleet.slot)
                     raise Killed
@@ -116,13 +116,13 @@ def test_by_the_wall_clock_a_session_under_way_is_taken_by_the_server_that_goes_
     def dying(slot: int) -> None:
         decide(slot)
         saved = json.loads((tmp_path / "run/checkpoint/state.json").read_text())["slot"]
-        if slot >= 50 and any(fleet.lives[one].slot < saved for one in fleet.training().tolist()):
+        if slot >= 50 and any(fleet.sessions[one].slot < saved for one in fleet.training().tolist()):
             raise Killed
 
     driver.policy.decide = dying
     with pytest.raises(Killed):
         driver.run()
-    under_way = [one for one in fleet.training().tolist() if fleet.lives[one].slot < fleet.slot]
+    under_way = [one for one in fleet.training().tolist() if fleet.sessions[one].slot < fleet.slot]
     resumed = federation(tmp_path, app=node(), run_it=False, resume=True, **options)
     resumed.grid.latency = latency
     resumed.driver.run()

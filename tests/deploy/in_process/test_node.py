@@ -21,8 +21,9 @@ from pipecycle.deploy.node.battery import Emulated, Gauge
 from pipecycle.deploy.node.ledger import Account, FileStore
 from pipecycle.deploy.server.forecast import Forecast
 from pipecycle.deploy.server.model import own
+from pipecycle.deploy.wire.arrays import write_arrays
 from pipecycle.deploy.wire.packing import pack, unpack
-from pipecycle.deploy.wire.protocol import Order, write_arrays
+from pipecycle.deploy.wire.protocol import Order
 from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
 from pipecycle.specs import parse_harvest
@@ -238,9 +239,8 @@ def test_damaged_foreign_and_busy_ledgers_are_refused(tmp_path: Path) -> None:
 
 
 def test_own_data_in_a_folder_or_a_file(tmp_path: Path) -> None:
-    from pipecycle.deploy.node.trainer import learnt
 
-    task = learnt(RUN).task
+    task = RUN.problem().task
     x, y = task.x_train[:20], task.y_train[:20]
     np.savez(tmp_path / "mine.npz", x_train=x, y_train=y)
     (tmp_path / "folder").mkdir()

@@ -15,6 +15,8 @@ from flwr.app import Message, MetricRecord
 
 from pipecycle.deploy.server.trace import read_trace
 
+from ..shared import stop_after
+
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]
 SETTINGS: dict[str, Any] = {"policy": "fedavg", "clients": 5, "slots": 120, "initial": 20.0}
@@ -155,15 +157,9 @@ def test_a_refused_roll_call_holds_no_number(federation: Federation) -> None:
 @pytest.mark.parametrize("link", ["the same", "another"])
 def test_after_a_restart(federation: Federation, tmp_path: Path, link: str) -> None:
     """Pins last as long as the SuperLink that gave nodes their ids; another one is known by all of them being new."""
-
-    def die(slot: int) -> None:
-        if slot > 50:
-            raise Killed
-        go_on(slot)
-
     settings = {**SETTINGS, "pin_nodes": True, "out": str(tmp_path / "run"), "roll_call": 5.0}
     live = federation(tmp_path, run_it=False, **settings)
-    go_on, live.driver._slot = live.driver._slot, die
+    stop_after(live.driver, 50, Killed)
     with pytest.raises(Killed):
         live.driver.run()
     again = federation(tmp_path, run_it=False, resume=True, **settings)
@@ -196,14 +192,7 @@ def test_pins_that_were_lifted_too_early_count_again(federation: Federation, tmp
     nodes = [*true, {"partition-id": 1, "ledger": str(tmp_path / "another.json")}]
 
     def until(live: SimpleNamespace, last: int) -> None:
-        go_on = live.driver._slot
-
-        def die(slot: int) -> None:
-            if slot > last:
-                raise Killed
-            go_on(slot)
-
-        live.driver._slot = die
+        stop_after(live.driver, last, Killed)
         with pytest.raises(Killed):
             live.driver.run()
 

@@ -25,6 +25,8 @@ from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
 from pipecycle.policies import REGISTRY
 
+from ..shared import stop_after
+
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]
 Ledgers = Callable[[Path], dict[int, dict[str, Any]]]
@@ -44,8 +46,8 @@ class Reaper:
             (journal, "write"),
             (folder, "write"),
             (schedule, "write"),
-            (journal.Journal, "write"),
-            (journal.Journal, "save"),
+            (journal.Trace, "write"),
+            (journal.Trace, "save"),
         ):
             monkeypatch.setattr(place, name, self.wrapped(getattr(place, name)))
 
@@ -82,7 +84,7 @@ def same(one: SimpleNamespace, other: SimpleNamespace) -> None:
     last = one.driver.lineage.published
     assert torch.equal(one.made[last], other.driver.weights.version(last))
     # NaN is unequal to itself, so by text.
-    assert repr(one.driver.learning.history.rows) == repr(other.driver.learning.history.rows)
+    assert repr(one.driver.model.history.rows) == repr(other.driver.model.history.rows)
 
 
 @pytest.mark.parametrize(
@@ -227,12 +229,6 @@ def test_nobody_there_to_go_on_with(federation: Federation, tmp_path: Path) -> N
     assert federation(tmp_path, **settings).schedule.status_counts()["used"] > 5
 
 
-def test_a_long_run_keeps_no_errands(federation: Federation, tmp_path: Path) -> None:
-    live = federation(tmp_path, policy="pipecycle", out=str(tmp_path / "run"), **SETTINGS)
-    assert len(live.schedule.sessions) > 2 * 5
-    assert len(live.driver.post.errands) <= 5
-
-
 def test_what_cannot_be_resumed(federation: Federation, tmp_path: Path) -> None:
     whole(federation, tmp_path / "whole", "fedavg")
     out = tmp_path / "whole/run"
@@ -270,16 +266,6 @@ def test_a_first_session_that_is_cut_off_again_and_again(
             live.grid.app(message, live.grid.contexts[1])
         return "lose"
 
-    def stop(after: int) -> None:
-        go_on = live.driver._slot
-
-        def slot(number: int) -> None:
-            if number > after:
-                raise Killed
-            go_on(number)
-
-        live.driver._slot = slot
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Node, "burn", cut)
         live = federation(tmp_path, run_it=False, **settings)
@@ -288,7 +274,7 @@ def test_a_first_session_that_is_cut_off_again_and_again(
         for after in (2, -1):  # two slots later, so that it is sent again; and before anything else happens
             cuts.append(True)
             live = federation(tmp_path, run_it=False, fault=silently, resume=True, **settings)
-            stop(after)
+            stop_after(live.driver, after, Killed)
             with pytest.raises(Killed):
                 live.driver.run()
             assert not cuts
@@ -365,10 +351,11 @@ class Counted:
 def order(live: SimpleNamespace, k: int, slot: int) -> Any:
     from flwr.app import ConfigRecord, Message, RecordDict
 
-    from pipecycle.deploy.wire.protocol import Order, write_arrays
+    from pipecycle.deploy.wire.arrays import write_arrays
+    from pipecycle.deploy.wire.protocol import Order
 
     asked = Order(live.driver.roster.run, 0, k, slot, 5, 6 * UNIT, UNIT, UNIT, seconds=60.0)
-    arrays = write_arrays(live.driver.learning.named(live.driver.learning.initial))
+    arrays = write_arrays(live.driver.model.named(live.driver.model.initial))
     content = RecordDict({"pipecycle": asked.record(), "config": ConfigRecord({"classes": 10}), "arrays": arrays})
     message = Message(content, 1000, "train")
     message.metadata.__dict__["_message_id"] = f"{k}-{slot}"

@@ -14,7 +14,6 @@ pytest.importorskip("flwr")
 import torch
 
 from pipecycle import Always, build, plan
-from pipecycle.deploy.node.trainer import learnt
 from pipecycle.policies import REGISTRY
 from pipecycle.schedule import Schedule
 from pipecycle.train import Watch, evaluate, train
@@ -39,7 +38,7 @@ def planned(live: SimpleNamespace) -> Schedule:
 
 def weights(live: SimpleNamespace, schedule: Schedule) -> torch.Tensor:
     recipes = [version_recipe(version) for version in range(len(schedule.versions))]
-    return evaluate(schedule, learnt(live.run), recipes, device="cpu", trainer="loop")
+    return evaluate(schedule, live.run.problem(), recipes, device="cpu", trainer="loop")
 
 
 @pytest.mark.parametrize("policy", sorted(REGISTRY.keys() - {"isolated"}))
@@ -66,8 +65,8 @@ def test_the_live_schedule_is_the_planned_one_and_the_trainer_has_the_same_weigh
 
 def test_evaluations_are_the_trainers(federation: Federation) -> None:
     live = federation(policy="pipecycle", evaluate_every=30)
-    history = train(live.schedule, learnt(live.run), Watch(every=30), device="cpu", trainer="loop")
-    assert history.rows == live.driver.learning.history.rows
+    history = train(live.schedule, live.run.problem(), Watch(every=30), device="cpu", trainer="loop")
+    assert history.rows == live.driver.model.history.rows
 
 
 @pytest.mark.parametrize("options", ['{"phase": "global"}', '{"phase": "own"}'])
@@ -88,7 +87,7 @@ def test_kinds_of_policies_with_relays_and_chains(federation: Federation) -> Non
 
 
 def test_unequal_shares_weigh_by_the_samples_used(federation: Federation, tmp_path: Path) -> None:
-    task = learnt(federation(slots=1).run).task
+    task = federation(slots=1).run.problem().task
     nodes = []
     for client, size in enumerate((7, 40, 90)):
         first = 100 * client

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from pipecycle.deploy.local.loopback import made
 from pipecycle.errors import InputError
 from pipecycle.files import reason, write
 
@@ -60,26 +61,18 @@ def make_authority(folder: Path, names: Iterable[str] = HERE) -> Authority:
     """An authority that signs one server certificate for `names`, and is then forgotten: its key is never written.
 
     Whoever wants other names makes another authority, so nothing that could sign for a stranger lies on a disk."""
-    _make(folder)
-    now = datetime.now(UTC)
+    authority = Authority(made(folder))
+    alternatives = x509.SubjectAlternativeName([_name(name) for name in names])
     root_key, server_key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    root = _begin("pipecycle federation", "pipecycle federation", root_key.public_key(), now)
-    root = root.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    root = root.add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
-    signed_root = root.sign(root_key, hashes.SHA384())
-    server = _begin("SuperLink", "pipecycle federation", server_key.public_key(), now)
-    server = server.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    server = server.add_extension(_usage("digital_signature"), critical=True)
-    server = server.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-    server = server.add_extension(x509.SubjectAlternativeName([_name(name) for name in names]), critical=False)
-    server = server.add_extension(
-        x509.AuthorityKeyIdentifier.from_issuer_public_key(root_key.public_key()), critical=False
-    )
-    made = Authority(folder)
-    write(made.certificate, server.sign(root_key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM))
-    _secret(made.key, _private(server_key, serialization.PrivateFormat.PKCS8))
-    write(made.root, signed_root.public_bytes(serialization.Encoding.PEM))
-    return made
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(root_key.public_key())
+    root = _begin("pipecycle federation", root_key, ca=True, usages=("key_cert_sign", "crl_sign"))
+    server = _begin("SuperLink", server_key, ca=False, usages=("digital_signature",))
+    for extension in (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), alternatives, issuer):
+        server = server.add_extension(extension, critical=False)
+    write(authority.certificate, _signed(server, root_key))
+    _secret(authority.key, _private(server_key, serialization.PrivateFormat.PKCS8))
+    write(authority.root, _signed(root, root_key))
+    return authority
 
 
 def make_node_key(folder: Path, node: int) -> Path:
@@ -90,7 +83,7 @@ def make_node_key(folder: Path, node: int) -> Path:
     public = folder / f"node-{node}.pub"
     if path.exists() and public.exists():
         return path
-    _make(folder)
+    made(folder)
     key = ec.generate_private_key(ec.SECP384R1())
     _secret(path, _private(key, serialization.PrivateFormat.OpenSSH))
     text = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
@@ -98,19 +91,25 @@ def make_node_key(folder: Path, node: int) -> Path:
     return path
 
 
-def _begin(subject: str, issuer: str, key: ec.EllipticCurvePublicKey, now: datetime) -> x509.CertificateBuilder:
+def _begin(
+    subject: str, key: ec.EllipticCurvePrivateKey, *, ca: bool, usages: tuple[str, ...]
+) -> x509.CertificateBuilder:
     def named(text: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
-    made = x509.CertificateBuilder().subject_name(named(subject)).issuer_name(named(issuer)).public_key(key)
-    made = made.serial_number(x509.random_serial_number())
+    public, now = key.public_key(), datetime.now(UTC)
+    builder = x509.CertificateBuilder().subject_name(named(subject)).issuer_name(named("pipecycle federation"))
+    builder = builder.public_key(public).serial_number(x509.random_serial_number())
     # Devices' clocks are not all right: an hour of grace.
-    made = made.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + VALID)
-    return made.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + VALID)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
+    return builder.add_extension(x509.KeyUsage(**{name: name in usages for name in USAGES}), critical=True)
 
 
-def _usage(*allowed: str) -> x509.KeyUsage:
-    return x509.KeyUsage(**{name: name in allowed for name in USAGES})
+def _signed(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> bytes:
+    signed: bytes = builder.sign(key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
+    return signed
 
 
 def _name(text: str) -> x509.GeneralName:
@@ -141,10 +140,3 @@ def _secret(path: Path, data: bytes) -> None:
         raise InputError(f"{path}: cannot be written ({reason(error)})") from None
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made ({reason(error)})") from None

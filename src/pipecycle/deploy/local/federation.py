@@ -13,7 +13,6 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import psutil
@@ -21,14 +20,16 @@ from attrs import define, field
 
 from pipecycle.config import toml
 from pipecycle.deploy.local.certificates import Authority, make_authority, make_node_key
-from pipecycle.deploy.local.loopback import HOST, Failed, answers, environment, free_port, program
-from pipecycle.deploy.local.processes import Kin, adopt, kill_family, start_keeper
+from pipecycle.deploy.local.loopback import HOST, Failed, answers, environment, free_port, made, program
+from pipecycle.deploy.local.processes import Descendants, adopt, kill_family, start_guard
 from pipecycle.deploy.local.signals import deaf
 from pipecycle.errors import InputError
-from pipecycle.files import reason, write
+from pipecycle.files import write
 
 NAME = "pipecycle"
 """What the SuperLink is called in Flower's own configuration: `flwr list pipecycle`."""
+ANSWER = 120.0
+"""Seconds that one of Flower's commands may take."""
 Settings = Mapping[str, bool | int | float | str]
 
 
@@ -42,8 +43,8 @@ class Federation:
     link: subprocess.Popen[bytes] | None = None
     nodes: dict[int, subprocess.Popen[bytes]] = field(factory=dict)
     run: str = ""
-    keeper: subprocess.Popen[bytes] | None = None
-    kin: Kin = field(factory=lambda: Kin(os.getpid()))
+    guard: subprocess.Popen[bytes] | None = None
+    descendants: Descendants = field(factory=lambda: Descendants(os.getpid()))
 
     def __enter__(self) -> Federation:
         """Start the SuperLink; nodes follow one by one with `start_node`."""
@@ -51,17 +52,15 @@ class Federation:
         self._claim()
         try:
             adopt()
-            self.keeper = start_keeper(os.getpid())
-            self.kin.spared.add(self.keeper.pid)
+            self.guard = start_guard(os.getpid())
+            self.descendants.spared.add(self.guard.pid)
             self.start_link()
         except BaseException:
             self.stop()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     @property
@@ -75,28 +74,26 @@ class Federation:
     def log(self, name: str) -> Path:
         return self.folder / "logs" / f"{name}.log"
 
-    def start_link(self, port: int = 0) -> None:
+    # Starting.
+
+    def start_link(self) -> None:
         """Start the SuperLink, wait until it answers, and tell Flower's commands where it is."""
-        if self.tls and not self.authority.made:
-            make_authority(self.authority.folder)
-        self.port = port or self.port or free_port()
+        authority = self.authority
+        if self.tls and not authority.made:
+            make_authority(authority.folder)
+        self.port = self.port or free_port()
         command = ["flower-superlink", "--host", HOST, "--port", str(self.port)]
         command += ["--database", str(self.folder / "superlink.db")]
-        where = {"address": f"{HOST}:{self.port}"}
+        connection: dict[str, bool | str] = {"address": f"{HOST}:{self.port}"}
         if self.tls:
-            command += [
-                "--ssl-ca-certfile",
-                str(self.authority.root),
-                "--ssl-certfile",
-                str(self.authority.certificate),
-            ]
-            command += ["--ssl-keyfile", str(self.authority.key), "--enable-supernode-auth"]
-            connection: Settings = {**where, "root-certificates": str(self.authority.root)}
+            command += ["--ssl-ca-certfile", str(authority.root), "--ssl-certfile", str(authority.certificate)]
+            command += ["--ssl-keyfile", str(authority.key), "--enable-supernode-auth"]
+            connection["root-certificates"] = str(authority.root)
         else:
             command += ["--insecure"]
-            connection = {**where, "insecure": True}
+            connection["insecure"] = True
         text = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\n{lines(connection)}'
-        write(_made(self.folder / "home") / "config.toml", text)
+        write(made(self.folder / "home") / "config.toml", text)
         self.link = self._start("superlink", command)
         self._wait_for_link()
         self._note()
@@ -105,37 +102,59 @@ class Federation:
         """Start a SuperNode; with TLS its key is made and registered on first use, unless one is given.
 
         `settings` become its node configuration, in a file beside its ledger."""
-        folder = _made(self.folder / "nodes" / str(number))
+        folder = made(self.folder / "nodes" / str(number))
         write(folder / "node.toml", lines(settings))
         command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}"]
         command += ["--host", HOST, "--port", str(free_port()), "--node-config", str(folder / "node.toml")]
         if self.tls:
             command += ["--root-certificates", str(root or self.authority.root)]
-            command += ["--auth-supernode-private-key", str(key or self.register(number))]
+            command += ["--auth-supernode-private-key", str(key or self._registered(number))]
         else:
             command += ["--insecure"]
         self.nodes[number] = self._start(f"node-{number}", command)
         self._note()
 
-    def register(self, number: int) -> Path:
+    def _registered(self, number: int) -> Path:
         """The node's key, known to the SuperLink from now on."""
         key = make_node_key(self.authority.folder, number)
-        public = key.with_name(f"{key.name}.pub")
         known = self.folder / "registered.json"
         registered: list[int] = json.loads(known.read_text()) if known.exists() else []
         if number not in registered:
-            self.flwr("supernode", "register", str(public), NAME)
+            self.flwr("supernode", "register", f"{key}.pub", NAME)
             write(known, json.dumps([*registered, number]))
         return key
 
-    def kill_node(self, number: int) -> None:
-        """As if the device had lost power."""
-        self._kill(self.nodes[number])
+    def _start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        path = self.log(name)
+        made(path.parent)
+        with path.open("ab") as log:
+            log.write(f"\n--- {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n".encode())
+            log.flush()
+            started = subprocess.Popen(
+                [program(command[0]), *command[1:]],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                start_new_session=True,  # a Ctrl-C at the terminal is ours alone to hear
+            )
+        self.descendants.awaited.add(started.pid)
+        self.descendants.look()
+        return started
 
-    def kill_link(self) -> None:
-        """As if the server had lost power; the run that it served is lost with it."""
-        if self.link is not None:
-            self._kill(self.link)
+    def _wait_for_link(self, seconds: float = 60.0) -> None:
+        """Until /health answers."""
+        assert self.link is not None
+        until = time.monotonic() + seconds
+        while not answers(self.port, self.authority.root if self.tls else None):
+            if self.link.poll() is not None:
+                raise Failed(f"The SuperLink ended with code {self.link.returncode}: {self.last_words('superlink')}")
+            if time.monotonic() > until:
+                raise Failed(f"The SuperLink did not answer within {seconds:g} s: see {self.log('superlink')}")
+            time.sleep(0.1)
+
+    # Running an app.
 
     def submit(self, app: Path, settings: Settings) -> str:
         """Hand an app to the SuperLink with settings of this run; the number of the run."""
@@ -152,34 +171,47 @@ class Federation:
         listed = self.flwr("list", NAME, "--run-id", run or self.run)["runs"]
         return (str(listed[0]["status"]), str(listed[0].get("status-details") or "")) if listed else ("unknown", "")
 
-    def keep_server_log(self) -> Path:
-        """What the ServerApp has printed, which the SuperLink holds, as a file beside the other logs."""
-        command = [program("flwr"), "log", self.run, NAME, "--show"]
-        try:
-            done = subprocess.run(command, env=self.environment, capture_output=True, timeout=120, check=False)
-            said = done.stdout + done.stderr
-        except subprocess.TimeoutExpired as error:
-            said = (error.stdout or b"") + (error.stderr or b"")
-        write(self.log("serverapp"), said)
-        return self.log("serverapp")
-
     def flwr(self, *arguments: str) -> dict[str, Any]:
         """One of Flower's commands, its answer as JSON."""
-        command = [program("flwr"), *arguments, "--format", "json"]
+        words = f"`flwr {' '.join(arguments[:2])}`"
+        code, output, errors = self._call(*arguments, "--format", "json")
+        if code is None:
+            raise Failed(f"{words} has not answered within {ANSWER:g} s")
         try:
-            done = subprocess.run(
-                command, env=self.environment, capture_output=True, text=True, timeout=120, check=False, cwd=self.folder
-            )
-        except subprocess.TimeoutExpired:
-            raise Failed(f"`flwr {' '.join(arguments[:2])}` has not answered within 120 s") from None
-        try:
-            answer: dict[str, Any] = json.loads(done.stdout)
+            answer: dict[str, Any] = json.loads(output)
         except ValueError:
             answer = {}
-        if done.returncode or not answer or answer.get("success") is False:
-            told = str(answer.get("error-message") or done.stderr.strip() or done.stdout.strip())
-            raise Failed(f"`flwr {' '.join(arguments[:2])}` failed: {' '.join(told.split())[-400:]}")
+        if code or not answer or answer.get("success") is False:
+            why = str(answer.get("error-message") or errors.strip() or output.strip())
+            raise Failed(f"{words} failed: {' '.join(why.split())[-400:]}")
         return answer
+
+    def _call(self, *arguments: str) -> tuple[int | None, str, str]:
+        """A Flower command's exit code (None if it took too long), output and errors."""
+        command = [program("flwr"), *arguments]
+        process = subprocess.Popen(
+            command, env=self.environment, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            output, errors = process.communicate(timeout=ANSWER)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return None, *process.communicate()
+        return process.returncode, output, errors
+
+    def keep_server_log(self) -> Path:
+        """What the ServerApp has printed, which the SuperLink holds, as a file beside the other logs."""
+        _, output, errors = self._call("log", self.run, NAME, "--show")
+        write(self.log("serverapp"), output + errors)
+        return self.log("serverapp")
+
+    def last_words(self, name: str) -> str:
+        """Where a part's log is, and its last line."""
+        path = self.log(name)
+        written = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        return f"{written[-1][-300:] if written else 'it said nothing'} (see {path})"
+
+    # Watching, and taking down.
 
     def dead(self) -> dict[str, int]:
         """Parts that have ended, with their exit codes."""
@@ -188,72 +220,29 @@ class Federation:
         return {name: code for name, code in ended.items() if code is not None}
 
     def watch(self) -> None:
-        """Note who has been born; call it about once a second."""
-        self.kin.look()
+        """Note which processes there are; call it about once a second."""
+        self.descendants.look()
 
     def stop(self) -> None:
         """Take everything down; a second Ctrl-C makes it brutal instead of leaving something behind."""
         with deaf() as asked_again:
-            self.kin.look()
+            self.descendants.look()
             if self.link is not None:  # first, and at once: a server that saw its nodes go would count them as lost
                 kill_family(self.link.pid)
-            self.kin.end(hurry=asked_again.is_set)
+            self.descendants.end(hurry=asked_again.is_set)
             for started in [self.link, *self.nodes.values()]:
                 if started is not None:
                     started.wait()
-            self.kin.look()
+            self.descendants.look()
             self.nodes, self.link = {}, None
-            if self.keeper is not None:
-                assert self.keeper.stdin is not None
-                self.keeper.stdin.close()
-                self.keeper.wait()
-                self.keeper = None
+            if self.guard is not None:
+                self.guard.communicate()  # which ends its input, and so the guard
+                self.guard = None
             (self.folder / "running.json").unlink(missing_ok=True)
-
-    def _start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        path = self.log(name)
-        _made(path.parent)
-        with path.open("ab") as log:
-            log.write(f"\n--- {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n".encode())
-            log.flush()
-            started = subprocess.Popen(
-                [program(command[0]), *command[1:]],
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self.folder,
-                start_new_session=True,  # a Ctrl-C at the terminal is ours alone to hear
-            )
-        self.kin.hired.add(started.pid)
-        self.kin.look()
-        return started
-
-    def _wait_for_link(self, seconds: float = 60.0) -> None:
-        """Until /health answers."""
-        assert self.link is not None
-        until = time.monotonic() + seconds
-        while not answers(self.port, self.authority.root if self.tls else None):
-            if self.link.poll() is not None:
-                raise Failed(f"The SuperLink ended with code {self.link.returncode}: {self.last_words('superlink')}")
-            if time.monotonic() > until:
-                raise Failed(f"The SuperLink did not answer within {seconds:g} s: see {self.log('superlink')}")
-            time.sleep(0.1)
-
-    def last_words(self, name: str) -> str:
-        """Where a part's log is, and its last line."""
-        path = self.log(name)
-        written = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
-        return f"{written[-1][-300:] if written else 'it said nothing'} (see {path})"
-
-    def _kill(self, process: subprocess.Popen[bytes]) -> None:
-        kill_family(process.pid)
-        process.wait()
-        self._note()
 
     def _claim(self) -> None:
         """One federation at a time in a folder; what a crash has left there is no hindrance."""
-        _made(self.folder)
+        made(self.folder)
         if (running := status(self.folder)) is not None:
             raise InputError(f"{self.folder}: a federation runs there already (process {running['pid']})")
         for stale in ("superlink.db", "superlink.db-wal", "superlink.db-shm", "registered.json"):
@@ -287,11 +276,3 @@ def status(folder: Path) -> dict[str, Any] | None:
 def lines(settings: Settings) -> str:
     """Scalars as TOML, as Flower reads configurations from files (on a command line some values cannot be quoted)."""
     return "".join(f"{key} = {toml(value)}\n" for key, value in settings.items())
-
-
-def _made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made ({reason(error)})") from None
-    return folder

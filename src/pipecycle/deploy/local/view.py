@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ OUTCOMES = {
     "refused": "refused",
     "away": "away",
 }
+COUNTED = ("reply", "decline", "lost", "refused")
 Event = dict[str, Any]
 
 
@@ -61,20 +61,30 @@ class View:
 
     def hear(self, event: Event) -> None:
         """Unknown events and missing fields are passed over: a picture may lack something, it must not break."""
-        kind = str(event.get("event", ""))
         if "slot" in event:
             self.slot = int(event["slot"])
-        if kind in OUTCOMES and "client" in event:
-            self._answered(kind, event)
-        elif kind in OUTCOMES:
-            self.strangers[kind] += 1
-        elif kind in HEARD:
-            HEARD[kind](self, event)
-
-    def _started(self, event: Event) -> None:
-        self.settings = event.get("settings", {})
-        for client in range(int(self.settings.get("clients", 0))):
-            self._device(client)
+        match event:
+            case {"event": "start", "settings": settings}:
+                self.settings = settings
+                self.devices = {client: Device() for client in range(int(settings.get("clients", 0)))}
+            case {"event": "launch"}:
+                self._launched(event)
+            case {"event": "aggregation", "kind": "aggregation"}:
+                self.aggregations += 1
+            case {"event": "publish", "version": version}:
+                self.version = int(version)
+            case {"event": "evaluation"}:
+                self.evaluation = event
+                seen = [value for value in (self.best, event.get("accuracy")) if value is not None]
+                self.best = max(seen, default=None)
+            case {"event": "warning", "why": why}:
+                self.warnings.append(str(why))
+            case {"event": "end"}:
+                self._over(event)
+            case {"event": kind, "client": _} if kind in OUTCOMES:
+                self._answered(kind, event)
+            case {"event": kind} if kind in OUTCOMES:
+                self.strangers[kind] += 1
 
     def _launched(self, event: Event) -> None:
         references = event.get("reference")
@@ -93,25 +103,14 @@ class View:
         if event.get("battery") is not None:
             device.battery = float(event["battery"])
 
-    def _made(self, event: Event) -> None:
-        self.aggregations += event.get("kind") == "aggregation"
-
-    def _published(self, event: Event) -> None:
-        self.version = int(event.get("version", self.version))
-
-    def _evaluated(self, event: Event) -> None:
-        self.evaluation = event
-        if event.get("accuracy") is not None:
-            self.best = max(float(event["accuracy"]), -1.0 if self.best is None else self.best)
-
-    def _warned(self, event: Event) -> None:
-        self.warnings.append(str(event.get("why", "")))
-
     def _over(self, event: Event) -> None:
         self.ended = event
         for device in self.devices.values():
             if device.since is not None:
                 device.since, device.reference, device.last = None, None, "too late"
+
+    def _device(self, client: Any) -> Device:
+        return self.devices.setdefault(int(client), Device())
 
     @property
     def now(self) -> int | None:
@@ -121,17 +120,14 @@ class View:
         passed = int(self.waited / float(self.settings.get("slot-seconds", 1.0)))
         return min(self.slot + passed, max(self.slot, int(self.settings.get("slots", 0)) - 1))
 
-    def _device(self, client: Any) -> Device:
-        return self.devices.setdefault(int(client), Device())
-
     @property
     def groups(self) -> list[list[int]]:
         """Clients in training, by what they started together from the same version."""
-        found: dict[Any, list[int]] = {}
+        groups: dict[Any, list[int]] = {}
         for client, device in sorted(self.devices.items()):
             if device.since is not None:
-                found.setdefault((device.since, device.reference), []).append(client)
-        return list(found.values())
+                groups.setdefault((device.since, device.reference), []).append(client)
+        return list(groups.values())
 
     @property
     def total(self) -> Counter[str]:
@@ -140,10 +136,8 @@ class View:
     def render(self) -> Group:
         """The table, and the run in a line below it."""
         table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        for head, side in (("node", "right"), ("battery", "right"), ("doing", "left")):
-            table.add_column(head, justify=side, no_wrap=True)  # type: ignore[arg-type]
-        for head in ("from", "since slot", "reported", "declined", "lost", "refused"):
-            table.add_column(head, justify="right", no_wrap=True)
+        for head in ("node", "battery", "doing", "from", "since slot", "reported", "declined", "lost", "refused"):
+            table.add_column(head, justify="left" if head == "doing" else "right", no_wrap=True)
         for client, device in sorted(self.devices.items()):
             trains = device.since is not None
             table.add_row(
@@ -152,11 +146,10 @@ class View:
                 Text(device.last, style="green" if trains else ""),
                 str(device.reference) if trains else "",
                 str(device.since) if trains else "",
-                *(str(device.tally[kind] or "") for kind in ("reply", "decline", "lost", "refused")),
+                *(str(device.tally[kind] or "") for kind in COUNTED),
             )
-        strangers = {OUTCOMES[kind]: times for kind, times in self.strangers.items()}
-        if strangers:
-            parts = ", ".join(f"{times} {word}" for word, times in strangers.items())
+        if self.strangers:
+            parts = ", ".join(f"{times} {OUTCOMES[kind]}" for kind, times in self.strangers.items())
             table.add_row("?", "-", f"unknown nodes: {parts}")
         notes = [Text(f"Note: {text}", style="yellow") for text in self.warnings]
         return Group(table, Text(self.line()), *notes)
@@ -171,7 +164,7 @@ class View:
             "accuracy": self.evaluation.get("accuracy"),
             "best": self.best,
             "ended": None if self.ended is None else self.ended.get("ended", "finished"),
-            **{OUTCOMES[kind]: self.total[kind] for kind in ("reply", "decline", "lost", "refused")},
+            **{OUTCOMES[kind]: self.total[kind] for kind in COUNTED},
             "nodes": {
                 client: {"battery": device.battery, "doing": device.last} for client, device in self.devices.items()
             },
@@ -179,28 +172,17 @@ class View:
 
     def line(self) -> str:
         """The run in one sentence."""
-        slots = self.settings.get("slots")
-        begun = self.now is not None and self.now >= 0
-        parts = [f"slot {number(self.now) if begun else '-'}" + (f" of {number(slots)}" if slots else "")]
-        groups = self.groups
-        flying = " ".join("{" + ", ".join(map(str, group)) + "}" for group in groups)
-        parts.append(f"groups in flight: {len(groups)}{' ' + flying if flying else ''}")
-        parts.append(f"version {self.version} served, {number(self.aggregations)} aggregations")
+        slots, groups, now = self.settings.get("slots"), self.groups, self.now
+        flying = "".join(" {" + ", ".join(map(str, group)) + "}" for group in groups)
+        parts = [
+            f"slot {number(now) if now is not None and now >= 0 else '-'}" + (f" of {number(slots)}" if slots else ""),
+            f"groups in flight: {len(groups)}{flying}",
+            f"version {self.version} served, {number(self.aggregations)} aggregations",
+        ]
         if self.best is not None:
             accuracy = self.evaluation.get("accuracy")
             parts.append(f"accuracy {'-' if accuracy is None else format(accuracy, '.1f')} %, best {self.best:.1f} %")
         return "; ".join(parts)
-
-
-HEARD: dict[str, Callable[[View, Event], None]] = {
-    "start": View._started,
-    "launch": View._launched,
-    "aggregation": View._made,
-    "publish": View._published,
-    "evaluation": View._evaluated,
-    "warning": View._warned,
-    "end": View._over,
-}
 
 
 @define

@@ -13,7 +13,7 @@ from pipecycle.deploy.node.battery import Battery, battery
 from pipecycle.deploy.node.ledger import Account, Busy, FileStore, Ledger, StateStore
 from pipecycle.deploy.timing import RealTime, Timer
 from pipecycle.deploy.wire.packing import pack, unpack
-from pipecycle.deploy.wire.protocol import MOST_SAMPLES, WAIT, Answer, Order, write_answer
+from pipecycle.deploy.wire.protocol import MOST_SAMPLES, WAIT, Answer, Order
 from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
 from pipecycle.energy import quanta, show
 from pipecycle.errors import InputError
@@ -168,18 +168,17 @@ class Node:
         return True
 
     def said(self, order: Order, outcome: str, reason: str = "") -> Answer:
-        key = "" if order.roll_call else order.key
-        return Answer(outcome, reason, key, self.node.partition_id, self.account.report(), 0, 0, 0.0)
+        return Answer(outcome, reason, order.key, self.node.partition_id, self.account.report())
 
-    def keep(self, order: Order, message: Message, told: Answer, content: RecordDict | None = None) -> Message:
+    def keep(self, order: Order, message: Message, answer: Answer, content: RecordDict | None = None) -> Message:
         """Settle the session's energy together with its answer, then let it go."""
-        records = write_answer(told, content)
+        records = answer.records(content)
         self.ledger.settle(order, pack(records))
         return Message(records, reply_to=message)
 
     @staticmethod
-    def reply(message: Message, told: Answer) -> Message:
-        return Message(write_answer(told), reply_to=message)
+    def reply(message: Message, answer: Answer) -> Message:
+        return Message(answer.records(), reply_to=message)
 
 
 def _samples(content: RecordDict) -> int:

@@ -17,44 +17,14 @@ from pipecycle.data import Task
 from pipecycle.data.batches import session_indices
 from pipecycle.data.formats import read_arrays as read_npz
 from pipecycle.deploy.node.session import Late, settings_of
-from pipecycle.deploy.server.model import joined
-from pipecycle.deploy.wire.protocol import Arrays, Order, read_arrays, write_arrays
+from pipecycle.deploy.wire.arrays import form, joined, named, read_arrays, write_arrays
+from pipecycle.deploy.wire.protocol import Order
 from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
 from pipecycle.errors import InputError
 from pipecycle.files import reason
 from pipecycle.streams import streams
 from pipecycle.train.loop import Loop
-from pipecycle.train.problems import Problem, Recipe, problem
-from pipecycle.train.sessions import LocalSGD, Teachers
-
-
-@lru_cache(4)
-def learnt(run: RunSettings) -> Problem:
-    """The task, its split and the initial model, as the simulator makes them."""
-    return problem(
-        run.data,
-        run.model,
-        clients=run.clients,
-        alpha=run.alpha,
-        samples=run.samples or None,
-        trial=run.trial,
-        recipe=Recipe(sgd(run), run.batch, distillation=run.distillation),
-    )
-
-
-def sgd(run: RunSettings) -> LocalSGD:
-    return LocalSGD(run.lr, run.momentum, run.weight_decay, run.proximal)
-
-
-def named(module: nn.Module, vector: Tensor) -> Arrays:
-    """A vector of parameters under PyTorch's names."""
-    names = [name for name, _ in module.named_parameters()]
-    return {name: part.numpy() for name, part in zip(names, models.split(module, vector), strict=True)}
-
-
-def form(module: nn.Module) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Names, shapes and types that weights must have."""
-    return {name: (tuple(value.shape), np.dtype(np.float32)) for name, value in module.named_parameters()}
+from pipecycle.train.sessions import Teachers
 
 
 @lru_cache(4)
@@ -66,7 +36,7 @@ def blank(model: str, shape: tuple[int, ...], classes: int) -> nn.Module:
 def own_data(run: RunSettings, node: NodeSettings, classes: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """The node's samples and labels: its own files, or its share of the run's data."""
     if not node.data:
-        whole = learnt(run)
+        whole = run.problem()
         mine = whole.split[node.partition_id]
         return whole.task.x_train[mine], whole.task.y_train[mine]
     path = Path(node.data)
@@ -95,7 +65,7 @@ def train(message: Message, context: Context, defaults: RunSettings | None = Non
     classes = int(message.content["config"]["classes"])
     x, y = own_data(run, node, classes)
     module = blank(run.model, x.shape[1:], classes)
-    loop = Paced(module, torch.from_numpy(x), torch.from_numpy(y), classes, sgd(run))
+    loop = Paced(module, torch.from_numpy(x), torch.from_numpy(y), classes, run.recipe.sgd)
     loop.pace, loop.until = node.pace, began + order.seconds
     start = message.content.get("kept", message.content.get("arrays"))
     reference = joined(read_arrays(start, form(module), "arrays"))

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pipecycle.deploy.server.roster import Arrival, Flight, Roster
+from pipecycle.deploy.server.roster import Flight, Roster
+from pipecycle.deploy.server.trace import Event
 
 TICK = 0.02
 CALL = 5.0
@@ -16,14 +17,12 @@ LOOK = 0.25
 
 
 class Clock(Protocol):
-    """Says what has arrived by the end of a slot."""
+    """Says what has been heard by the end of a slot."""
 
-    slot_seconds: float
+    def heard(self, slot: int, roster: Roster) -> list[Event]: ...
 
-    def arrivals(self, slot: int, roster: Roster) -> list[Arrival]: ...
-
-    def held(self) -> list[Arrival]:
-        """What has arrived and belongs to slots that are still to come."""
+    def held(self) -> list[Event]:
+        """What has been heard and belongs to slots that are still to come."""
 
 
 class LogicalClock:
@@ -31,30 +30,27 @@ class LogicalClock:
 
     Answers of sessions that are not due yet are left where they are."""
 
-    slot_seconds = 0.0
-
     def __init__(self) -> None:
-        self._held: list[Arrival] = []
+        self._held: list[Event] = []
 
-    def arrivals(self, slot: int, roster: Roster) -> list[Arrival]:
+    def heard(self, slot: int, roster: Roster) -> list[Event]:
         def due(flight: Flight) -> bool:
             return flight.session < 0 or flight.order.slot + flight.order.steps - 1 <= slot
 
-        found, pause = roster.look(due), TICK
+        events, pause = self._held + roster.look(due), TICK
         while any(due(flight) and flight.urgent for flight in roster.flights.values()):
             roster.timer.sleep(pause)
-            found, pause = found + roster.look(due), min(LOOK, 1.5 * pause)
-        # A node that had to wait for the energy to report is heard of in the slot before it could.
-        found += self._held
-        self._held = [one for one in found if _at(one) - 1 > slot]
-        return [one for one in found if _at(one) - 1 <= slot]
+            events, pause = events + roster.look(due), min(LOOK, 1.5 * pause)
+        self._held = [event for event in events if _counts_from(event) > slot]
+        return [event for event in events if _counts_from(event) <= slot]
 
-    def held(self) -> list[Arrival]:
+    def held(self) -> list[Event]:
         return self._held
 
 
-def _at(arrival: Arrival) -> int:
-    return arrival.answer.report.at if arrival.kind == "reply" and arrival.answer is not None else -1
+def _counts_from(event: Event) -> int:
+    """A node that had to wait for the energy to report is heard of in the slot before it could."""
+    return int(event["report"][0]) - 1 if event["event"] == "reply" else -1
 
 
 class WallClock:
@@ -64,17 +60,17 @@ class WallClock:
         self.slot_seconds, self._first = slot_seconds, first
         self._began = roster.timer.now()
 
-    def arrivals(self, slot: int, roster: Roster) -> list[Arrival]:
+    def heard(self, slot: int, roster: Roster) -> list[Event]:
         until = self._began + (slot + 1 - self._first) * self.slot_seconds
-        found = roster.look()
+        events = roster.look()
         called = roster.timer.now()
         while (rest := until - roster.timer.now()) > 0:
             roster.timer.sleep(min(LOOK, rest))
-            found += roster.look()
+            events += roster.look()
             if roster.timer.now() - called >= CALL:
                 roster.call(slot)
                 called = roster.timer.now()
-        return found
+        return events
 
-    def held(self) -> list[Arrival]:
+    def held(self) -> list[Event]:
         return []

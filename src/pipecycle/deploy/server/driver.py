@@ -1,95 +1,161 @@
-"""A live run from its first slot, or from where an earlier server was killed, to its end."""
+"""A live run, from its first slot or from where an earlier server was killed, to its end."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import secrets
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import attrs
+import numpy as np
+from flwr.serverapp import Grid
 
-from pipecycle.deploy.server.clocks import WallClock
-from pipecycle.deploy.server.slots import Slots
-from pipecycle.deploy.server.trace import Event, orders
-from pipecycle.deploy.wire.protocol import Refused, age
+from pipecycle.deploy.server.clocks import Clock, LogicalClock, WallClock
+from pipecycle.deploy.server.devices import Live, Recorded, in_order
+from pipecycle.deploy.server.fleet import LiveFleet
+from pipecycle.deploy.server.forecast import Forecast
+from pipecycle.deploy.server.model import Model
+from pipecycle.deploy.server.orders import Orders
+from pipecycle.deploy.server.outputs import Outputs
+from pipecycle.deploy.server.pins import Pins
+from pipecycle.deploy.server.replies import Replies
+from pipecycle.deploy.server.roster import OUSTED, Roster
+from pipecycle.deploy.server.tensors import TensorStore
+from pipecycle.deploy.server.trace import TENSORS, Event, Trace, orders
+from pipecycle.deploy.server.weights import Weights
+from pipecycle.deploy.timing import RealTime, Timer
+from pipecycle.deploy.wire.protocol import Report, age
+from pipecycle.deploy.wire.settings import RunSettings
+from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
-from pipecycle.schedule import Schedule
-from pipecycle.streams import streams
-from pipecycle.world import World
+from pipecycle.lineage import Lineage
+from pipecycle.record import about
+from pipecycle.registry import build, parameters, policy_class
+from pipecycle.schedule import Schedule, Status
+from pipecycle.slots import steps
+from pipecycle.streams import Ints, streams
+from pipecycle.world import Frugal, World
+
+NOT_DECISIVE = ("resume", "out", "slots", "roll-call", "deadline", "margin", "pin-nodes")
 
 
-class Driver(Slots):
+class Driver:
     """One live run; `run` brings it to its end."""
+
+    def __init__(self, grid: Grid, run: RunSettings, model: Model, timer: Timer | None = None) -> None:
+        self.settings, self.model = run, model
+        folder = Path(run.out) if run.out else None
+        self.timer = timer or RealTime()
+        self.trace = Trace(folder, self.timer, resume=run.resume)
+        self.outputs = Outputs(folder, run, model)
+        options, ratio = dict(run.options), 1.0
+        if "upload_ratio" in parameters(policy_class(run.policy)):
+            # A logit table has a row and a column per class; the model is this run's.
+            ratio = options.setdefault("upload_ratio", min(1.0, max(1, model.classes) ** 2 / model.size))
+        self.policy = build(run.policy, options)
+        forecast = Forecast(run.harvest, run.clients, run.trial)
+        self.fleet = LiveFleet(run.clients, forecast, session=run.session, capacity=run.capacity)
+        if np.any(self.fleet.to_train + self.fleet.to_report > self.fleet.capacity):
+            raise InputError(f"capacity = {run.capacity:g}: a session and its report need {run.session + 1} units")
+        self.lineage = Lineage(self.fleet.samples_of)
+        session = run.session + (run.slack if run.clock == "wall" else 0)
+        self.world = World(self.fleet, self.lineage, streams(run.trial), run.clients, session)
+        store = TensorStore(None if folder is None else folder / TENSORS)
+        self.weights = Weights(self.lineage, self.fleet, model.initial, store)
+        self.orders = Orders(run, model, self.fleet, self.weights, float(ratio))
+        pins = Pins() if run.pin_nodes else None
+        replies = Replies(run, model, self.fleet, self.weights)
+        self.roster = Roster(grid, secrets.token_hex(8), replies, self.timer, pins)
+        self.clock: Clock = LogicalClock()
+        self.levels: list[Ints] = []
+        self.counts: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        self._answered: Ints = np.full(run.clients, -1)
+        self._launched = 0, 0  # launches of the fleet that have been sent out, and the sessions in them
+        self._published = 0
+        self._warned = False
+
+    @property
+    def identity(self) -> str:
+        """What must not change between a run and its resumption."""
+        values = {key: value for key, value in self.settings.flat().items() if key not in NOT_DECISIVE}
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     def run(self) -> Schedule:
         """All slots, from the first or from the checkpoint on."""
         run = self.settings
         try:
-            first = self._go_on() if run.resume else self._begin()
+            first = self._resume() if run.resume else self._begin()
             if run.clock == "wall":
                 self.clock = WallClock(run.slot_seconds, self.roster, first)
-            for slot in range(first, run.slots):
-                self._slot(slot)
+            for _ in self.slots(first):
+                pass
             self._drain()
             return self._end()
         finally:
-            self.journal.close()
+            self.trace.close()
+
+    def slots(self, first: int) -> Iterator[int]:
+        """The slots that are still to come; yields every one once it is over and saved."""
+        for slot in steps(self.policy, self.world, Live(self), range(first, self.settings.slots)):
+            self.evaluate_recipes(slot)
+            self.levels.append(self.fleet.true_level())
+            self._evaluate_model(slot)
+            self._save(slot)
+            yield slot
+
+    # Beginning, and beginning again.
 
     def _begin(self) -> int:
         run = self.settings
-        self.folder.begin()
-        self.journal.write("start", -1, run=self.roster.run, settings=run.flat(), parameters=self.learning.size)
+        self.outputs.begin()
+        self.trace.write("start", -1, run=self.roster.run, settings=run.flat(), parameters=self.model.size)
         self.weights.catch_up()
         self._roll_call(-1, set(range(run.clients)))
         if not self.roster.reachable:
             raise InputError(f"no node has answered within {run.roll_call:g} s")
-        self._setup()
+        self.policy.setup(self.world)
         self._save(-1)
         return 0
 
-    def _setup(self) -> None:
-        run = self.settings
-        session = run.session + (run.slack if run.clock == "wall" else 0)
-        self.policy.setup(World(self.fleet, self.lineage, streams(run.trial), run.clients, session))
-
-    def _go_on(self) -> int:
+    def _resume(self) -> int:
         """Replay the trace through the policy, then send out again what was under way."""
-        saved, events = self.journal.resume(self.identity)
+        saved, events = self.trace.resume(self.identity)
         if saved.slot + 1 >= self.settings.slots and events[-1]["event"] == "end":
-            raise InputError(f"{self.settings.out}: that run has ended; there is nothing to go on with")
+            raise InputError(f"{self.settings.out}: that run has ended; there is nothing to resume")
         self.roster.run = saved.run
-        by_slot: dict[int, list[Event]] = {}
-        lives: dict[int, str] = {}
-        for event in events:
-            if event["event"] == "resume":
-                lives[event["slot"]] = event["life"]
-            if event["event"] in ("roll-call", "reply", "decline", "lost", "refused", "away"):
-                by_slot.setdefault(event["slot"], []).append(event)
         self._recall(events)
+        recorded = Recorded(self, events)
         self.weights.catch_up(values=False)
-        for event in by_slot.get(-1, ()):
-            self._apply(event)
-        self.post.life = lives.get(-1, "")
-        self._setup()
-        for slot in range(saved.slot + 1):
-            self.fleet.begin(slot)
-            self.lineage.slot = slot
-            self.policy.decide(slot)
-            self._made(slot, values=False)
-            for launch in self.fleet.take_launched():
-                self.post.note(slot, launch)
-            self.fleet.train()
-            mine = by_slot.get(slot, [])
-            self._collect(slot, [event for event in mine if "after" not in event])
-            self._made(slot, values=False)
-            self._record()
-            for event in mine:
-                if "after" in event:  # heard by a server that went on from here
-                    self._apply(event)
-            self.post.life = lives.get(slot, self.post.life)
+        recorded.before()
+        self.policy.setup(self.world)
+        for slot in steps(self.policy, self.world, recorded, range(saved.slot + 1)):
+            self.evaluate_recipes(slot, values=False)
+            self.levels.append(self.fleet.true_level())
+            recorded.after(slot)
+        self._launched = len(self.fleet.launches.count), len(self.fleet.sessions)
         self.weights.used.clear()
-        self.post.settled = self._answered.copy()
+        self.orders.settled = self._answered.copy()
         self._meet_again(saved.slot)
-        self._send_again(saved.slot)
+        under_way = self.fleet.training().tolist()
+        if under_way:
+            clients = [self.fleet.sessions[session].client for session in under_way]
+            self.trace.write("again", saved.slot, sessions=under_way, clients=clients)
+            self._send(under_way)
         return saved.slot + 1
+
+    def _recall(self, events: list[Event]) -> None:
+        """What the policy has no part in: evaluations, who is which node, and how often each was sent an order."""
+        for event in events:
+            if event["event"] == "evaluation":
+                self.model.recall(event)
+            elif event["event"] == "pin" and self.roster.pins is not None:
+                self.roster.pins.recall(event)
+        for client, times in (self.trace.forgotten + orders(events)).items():
+            self.fleet.orders[int(client)] = times
 
     def _meet_again(self, slot: int) -> None:
         """Who is there after a restart, and the life that new orders belong to.
@@ -106,61 +172,189 @@ class Driver(Slots):
         for client in sorted(reachable - self.roster.reachable):
             news = True
             event: Event = {"event": "away", "client": client, "why": "not there when the run went on", "after": True}
-            self.journal.write(slot=slot, **event)
-            self._apply(event)
+            self.trace.write(slot=slot, **event)
+            self.apply(event)
         if news or not logical:
-            self.post.life = f"{age(self.post.life) + 1}-{secrets.token_hex(4)}"
-        self.journal.write("resume", slot, life=self.post.life)
+            self.fleet.life = f"{age(self.fleet.life) + 1}-{secrets.token_hex(4)}"
+        self.trace.write("resume", slot, life=self.fleet.life)
         # Before anything is sent: no two servers may have the same life and another view of who is there.
-        self.journal.save(self.roster.run, slot, self.identity)
+        self.trace.save(self.roster.run, slot, self.identity)
 
-    def _recall(self, events: list[Event]) -> None:
-        """What the policy has no part in: evaluations, who is which node, and how often each was sent an order."""
+    def _roll_call(self, slot: int, wanted: set[int], *, known: set[int] | None = None) -> bool:
+        """Ask everybody until all the wanted have answered or the time for it is over; `known` after a restart: of
+        those only their presence counts, unless they have lost their ledgers.  Whether there was any news of clients.
+        """
+        mark: Event = {} if known is None else {"after": True}
+        until = self.timer.now() + self.settings.roll_call
+        news = False
+        while True:
+            self.roster.call(slot)
+            for event in sorted(self.roster.look(lambda flight: flight.session < 0), key=in_order):
+                client = event.get("client", -1)
+                if event["event"] == "roll-call" and client in (known or ()) and self._is_old(event):
+                    continue
+                news |= client >= 0
+                self.trace.write(slot=slot, **event, **mark)
+                self.apply(event)
+            self.note_pins(slot)
+            if wanted <= self.roster.reachable or self.timer.now() >= until:
+                return news
+            self.timer.sleep(0.25)
+
+    def _is_old(self, event: Event) -> bool:
+        """Whether the answer to a roll call changes nothing."""
+        client, report = event["client"], Report(*event["report"])
+        return bool(self.fleet.reachable[client]) and not self.fleet.lost_ledger(client, report)
+
+    # Within a slot.
+
+    def launch(self, slot: int) -> None:
+        """Send out what the policy has started: it is in the trace and on disk before it leaves."""
+        self.evaluate_recipes(slot)
+        launches, (rows, first), leaving = self.fleet.launches, self._launched, list[int]()
+        for row in range(rows, len(launches.count)):
+            reference, sessions = launches.reference[row], list(range(first, first + launches.count[row]))
+            self.lineage.check(np.atleast_1d(reference))
+            self.trace.write(
+                "launch",
+                slot,
+                sessions=sessions,
+                clients=[self.fleet.sessions[session].client for session in sessions],
+                reference=reference if isinstance(reference, int) else reference.tolist(),
+                payload=launches.payload[row],
+            )
+            leaving += sessions
+            first += launches.count[row]
+        self._launched = len(launches.count), first
+        self._send(leaving)
+
+    def _send(self, sessions: list[int]) -> None:
+        if sessions:
+            self.trace.sync()
+        for session in sessions:
+            order, content = self.orders.make(self.roster.run, session)
+            self.fleet.orders[order.client] += 1
+            self.roster.launch(session, order, content)
+
+    def apply_all(self, events: list[Event]) -> tuple[Ints, Ints]:
+        """The sessions that ended well, and those that are lost."""
+        done: list[int] = []
+        lost: list[int] = []
         for event in events:
-            if event["event"] == "evaluation":
-                self.learning.recall(event)
-            elif event["event"] == "pin" and self.roster.pins is not None:
-                self.roster.pins.recall(event)
-        for client, times in (self.journal.forgotten + orders(events)).items():
-            self.fleet.orders[int(client)] = times
+            ended = self.apply(event)
+            if ended is not None:
+                (done if ended else lost).append(event["session"])
+        return np.array(sorted(done), np.int64), np.array(sorted(lost), np.int64)
 
-    def _send_again(self, slot: int) -> None:
-        """What was under way, under the same keys."""
-        sessions = self.fleet.training()
-        if len(sessions):
-            clients = self.fleet.client_of(sessions).tolist()
-            self.journal.write("again", slot, sessions=sessions.tolist(), clients=clients)
-            self._send(sessions.tolist())
+    def apply(self, event: Event) -> bool | None:
+        """What an event does to the fleet; whether a session ended well, or None if none did."""
+        fleet, kind, client = self.fleet, event["event"], event.get("client", -1)
+        self.counts[kind] += 1
+        report = Report(*event["report"]) if "report" in event else None
+        session = event.get("session", -1)
+        if session >= 0:
+            self._answered[client] = max(int(self._answered[client]), fleet.sessions[session].number)
+        if kind == "reply":
+            assert report is not None
+            fleet.finished(session, event["samples"], event["fee"], report)
+            return True
+        if kind == "decline":
+            fleet.gone(session, Status.DECLINED, report)
+            return False
+        if kind == "roll-call":
+            assert report is not None
+            fleet.reachable[client] = True
+            if fleet.news(client, report):
+                fleet.heard(client, report)
+            return None
+        if kind == "refused":
+            self.refused[event["name"]] += 1
+        if client < 0:  # a node that is nobody yet
+            return None
+        fleet.reachable[client] = False
+        if event.get("name") == OUSTED:
+            fleet.unhear(client)
+        if session < 0:
+            return None
+        fleet.gone(session, Status.LOST, report)
+        return False
+
+    def note_pins(self, slot: int) -> None:
+        news = self.roster.pins.news() if self.roster.pins is not None else None
+        if news is not None:
+            self.trace.write("pin", slot, **news)
+
+    def warn(self, slot: int, events: list[Event]) -> None:
+        """Say so, once, where answers take longer than policies that work by the clock count with."""
+        run = self.settings
+        given = (run.session + run.slack) * run.slot_seconds
+        took = max((event["took"] for event in events if event["event"] == "reply"), default=0.0)
+        if run.clock == "wall" and took > given and not self._warned:
+            self._warned = True
+            why = f"an answer took {took:.0f} s, session and slack are {given:.0f} s: raise slack or slot-seconds"
+            self.trace.write("warning", slot, why=why)
+
+    # After a slot.
+
+    def evaluate_recipes(self, slot: int, *, values: bool = True) -> None:
+        """Make the versions that the policy has just asked for; without `values` they exist already."""
+        made = self.weights.catch_up(values=values)
+        new = self.lineage.publications[self._published :]
+        self._published = len(self.lineage.publications)
+        if values:
+            for version, kind, sessions in made:
+                self.trace.write("aggregation", slot, version=version, kind=kind.name.lower(), sessions=sessions)
+            for _, version in new:
+                self.trace.write("publish", slot, version=version)
+
+    def _evaluate_model(self, slot: int) -> None:
+        """Look at the served model where it is time to."""
+        run, last = self.settings, slot + 1 == self.settings.slots
+        if (slot + 1) % run.evaluate_every and not last:
+            return
+        spent = self.fleet.ledger.spent + (int(self.fleet.paid.sum()) if last else 0)
+        version = self.lineage.published
+        row = self.model.look(slot + 1, version, self.weights.version(version), spent / UNIT)
+        self.trace.write("evaluation", slot, version=version, energy=row.energy, **self.model.figures(row))
+        self.outputs.save(self.schedule(), self.levels)
+
+    def _save(self, slot: int) -> None:
+        """A checkpoint, if anything happened; only then may what was used up be forgotten."""
+        if not self.trace.save(self.roster.run, slot, self.identity) and self.trace.folder is not None:
+            return
+        self.weights.forget()
+        self.orders.settled = self._answered.copy()
+        if isinstance(self.policy, Frugal):
+            under_way = [self.fleet.sessions[session] for session in self.fleet.training().tolist()]
+            needed = {*self.policy.references(), *(session.reference for session in under_way)}
+            self.weights.prune(needed, {session.teacher for session in under_way})
+
+    def schedule(self) -> Schedule:
+        """What has happened so far, as a schedule."""
+        run = self.settings
+        meta = about(self.policy, self.fleet, trial=run.trial, harvest=run.harvest, horizon=run.slots, budget=None)
+        return self.fleet.schedule(meta, self.lineage)
+
+    # The end.
 
     def _drain(self) -> None:
         """Wait for those who are still at work, so that their ledgers are known; their updates come too late."""
-        found = self.clock.held()
+        events = self.clock.held()
         while True:
-            for arrival in found:
-                if arrival.answer is not None:
-                    try:
-                        self.post.check(arrival.client, arrival.answer)
-                    except Refused:
-                        continue
-                    self.fleet.reports[arrival.client] = arrival.answer.report
+            for event in events:
+                if "report" in event:
+                    self.fleet.reports[event["client"]] = Report(*event["report"])
             if not any(flight.session >= 0 for flight in self.roster.flights.values()):
                 return
-            self.roster.timer.sleep(0.05)
-            found = self.roster.look()
+            self.timer.sleep(0.05)
+            events = self.roster.look()
 
     def _end(self) -> Schedule:
         """The closing files, and then the trace's last line: a run that has it is complete."""
-        found = self.schedule()
-        version = self.lineage.published
-        self.folder.finish(found, self.levels, self.weights.version(version), self.counts, self.refused)
+        schedule, version, last = self.schedule(), self.lineage.published, self.settings.slots - 1
+        counts, refused = dict(self.counts), dict(self.refused)
+        self.outputs.finish(schedule, self.levels, self.weights.version(version), counts, refused)
         ledgers = {str(client): attrs.astuple(report) for client, report in sorted(self.fleet.reports.items())}
-        self.journal.write(
-            "end",
-            self.settings.slots - 1,
-            version=version,
-            counts=dict(self.counts),
-            refused=dict(self.refused),
-            ledgers=ledgers,
-        )
-        self._save(self.settings.slots - 1)
-        return found
+        self.trace.write("end", last, version=version, counts=counts, refused=refused, ledgers=ledgers)
+        self._save(last)
+        return schedule

@@ -8,7 +8,7 @@ the policy sees still includes it, so that nothing is charged twice and a policy
 
 from __future__ import annotations
 
-from copy import deepcopy
+from copy import copy
 from typing import Any
 
 import attrs
@@ -29,23 +29,19 @@ from pipecycle.streams import Ints
 _NOBODY: Ints = np.empty(0, np.int64)
 
 
-@define(eq=False)
-class Launch:
-    """Sessions that were started together and are still to be sent out."""
+@define
+class Session:
+    """One session in the server's book: what its order says, and what became of it."""
 
-    sessions: Ints
-    clients: Ints
-    reference: int | Ints
-    need: Ints
+    client: int
+    number: int
+    """How many sessions the client was asked for before (k)."""
+    slot: int
+    reference: int
+    need: int
     teacher: int
     payload: Payload
-
-
-@define
-class Life:
-    """What became of one session."""
-
-    slot: int
+    life: str
     status: Status = Status.IN_FLIGHT
     end: int = -1
     samples: int = 0
@@ -69,9 +65,9 @@ class LiveFleet(Fleet):
         super().__init__(clients, session=session, capacity=capacity)
         self.forecast = forecast
         self.reachable: NDArray[np.bool_] = np.zeros(clients, bool)
-        self.launched: list[Launch] = []
-        self.lives: list[Life] = []
-        self.numbers: list[int] = []  # k of every session
+        self.sessions: list[Session] = []
+        self.life = ""
+        """Of the run, for the orders to come."""
         self.asked: Ints = np.zeros(clients, np.int64)  # sessions per client
         self.orders: Ints = np.zeros(clients, np.int64)  # messages to train per client, repeated ones too
         self.overflow = np.zeros(clients, np.int64)
@@ -124,17 +120,23 @@ class LiveFleet(Fleet):
             raise BusyError(f"client {int(away[0])} cannot start training in slot {self.slot}: it is out of reach")
         self._tally(clients)
         sessions = super().start(clients, reference, need, teacher=teacher, payload=payload)
-        least = np.broadcast_to(at(self.to_train if need is None else need, clients), clients.shape)
-        self.launched.append(Launch(sessions, clients, reference, least.astype(np.int64), teacher, payload))
-        self.lives += [Life(self.slot) for _ in sessions]
-        self.numbers += self.asked[clients].tolist()
+        references = np.broadcast_to(reference, clients.shape).tolist()
+        least = np.broadcast_to(at(self.to_train if need is None else need, clients), clients.shape).tolist()
+        self.sessions += [
+            Session(client, number, self.slot, version, quanta, teacher, payload, self.life)
+            for client, number, version, quanta in zip(
+                clients.tolist(), self.asked[clients].tolist(), references, least, strict=True
+            )
+        ]
         self.asked[clients] += 1
         self._left[clients] = at(self.length, clients)
         return sessions
 
     def send(self, clients: Ints, to: Receiver, *, ratio: float = 1.0, last_step: bool = False) -> Ints:
         sessions = super().send(clients, to, ratio=ratio, last_step=last_step)
-        self._collect_fee(clients, at(self.price(to, ratio), clients))
+        cost = at(self.price(to, ratio), clients)
+        self.fees[clients] += cost
+        self.paid[clients] = np.maximum(0, self.paid[clients] - cost)
         return sessions
 
     def send_one(self, client: int, to: Receiver, *, last_step: bool = False) -> int:
@@ -143,22 +145,13 @@ class LiveFleet(Fleet):
     def release(self, client: int) -> None:
         """The model is discarded, but over Flower its upload has been paid."""
         super().release(client)
-        self._write_off(np.array([client]))
-
-    def _collect_fee(self, clients: Ints, cost: Quanta) -> None:
-        self.fees[clients] += cost
-        self.paid[clients] = np.maximum(0, self.paid[clients] - cost)
-
-    def _write_off(self, clients: Ints) -> None:
-        """Uploads that were paid and never asked for."""
-        clients = clients[self.paid[clients] > 0]
-        for client in clients.tolist():
-            cost = int(self.paid[client])
+        cost = int(self.paid[client])
+        if cost:
             self.level[client] -= cost
             self.fees[client] += cost
             self.paid[client] = 0
             self.ledger.to_server += cost
-            self.sent.append((self.slot, "server", np.array([self._session[client]]), cost))
+            self.sent.append((self.slot, "server", self._session[[client]], cost))
 
     # What is heard from nodes.
 
@@ -169,10 +162,6 @@ class LiveFleet(Fleet):
         found: list[int] = (poor & (self.slot - self._heard >= slots)).nonzero()[0].tolist()
         return found
 
-    def take_launched(self) -> list[Launch]:
-        launched, self.launched = self.launched, []
-        return launched
-
     def training(self) -> Ints:
         """Sessions in flight."""
         clients = (self._state & TRAINING).nonzero()[0]
@@ -180,7 +169,7 @@ class LiveFleet(Fleet):
 
     def finished(self, session: int, samples: int, fee: int, report: Report) -> None:
         client = self._end(session, Status.UNUSED, UNSENT | ACTED)
-        self.lives[session].samples = samples
+        self.sessions[session].samples = samples
         self.paid[client] += fee
         self.heard(client, report)
 
@@ -191,9 +180,9 @@ class LiveFleet(Fleet):
             self.heard(client, report)
 
     def _end(self, session: int, status: Status, state: int) -> int:
-        client = int(self.client.values()[session])
-        life = self.lives[session]
-        life.status, life.end = status, self.slot
+        ended = self.sessions[session]
+        ended.status, ended.end = status, self.slot
+        client = ended.client
         self._state[client] = state
         self._acted = True
         self._left[client] = 0
@@ -216,25 +205,25 @@ class LiveFleet(Fleet):
 
     def heard(self, client: int, report: Report) -> None:
         """Put the books right by a node's own: its totals, and the forecast since the slot they are for."""
-        base = self._bases.get(client)
-        if base is None:
-            base = Base(report.harvested - report.level - report.spent, report.overflowed, 0)
-            self._bases[client] = base
-        self._heard[client] = self.slot
-        anew = self.lost_ledger(client, report)
-        self.reports[client] = report
-        self._fit(client, report.capacity)
+        assert self.overflow is not None
         ahead = 0
         if report.at < self.slot:
             ahead = int((self.forecast.through(self.slot) - self.forecast.through(report.at))[client])
-        assert self.overflow is not None
-        if anew:
-            self._begin_anew(client, report, ahead)
-            return
-        gained = report.harvested - base.harvested + ahead - int(self.gained[client])
-        overflowed = report.overflowed - base.overflowed - int(self.overflow[client])
-        known = int(self.trained[client] + self.fees[client] + self.paid[client])
-        spent = report.spent - base.spent - known
+        gained, overflowed = int(self.gained[client]), int(self.overflow[client])
+        spent = int(self.trained[client] + self.fees[client] + self.paid[client])
+        if self.lost_ledger(client, report):  # only the level that the new one tells counts
+            change = report.level + ahead - int(self.level[client] - self.paid[client])
+            self._bases[client] = Base(
+                report.harvested + ahead - gained - max(0, change),
+                report.overflowed - overflowed - max(0, -change),
+                report.spent - spent,
+            )
+        base = self._bases.setdefault(client, Base(report.overflowed, report.overflowed, 0))
+        self._heard[client], self.reports[client] = self.slot, report
+        self._fit(client, report.capacity)
+        gained = report.harvested - base.harvested + ahead - gained
+        overflowed = report.overflowed - base.overflowed - overflowed
+        spent = report.spent - base.spent - spent
         self.gained[client] += gained
         self.overflow[client] += overflowed
         self.trained[client] += spent
@@ -263,22 +252,6 @@ class LiveFleet(Fleet):
         cost = at(self.to_train, np.array([client])) + at(self.to_server, np.array([client]))
         return (0 if base is None else base.spent) + int(self.orders[client]) * int(np.max(cost))
 
-    def _begin_anew(self, client: int, report: Report, ahead: int) -> None:
-        """The node has lost its ledger and opened another: only the level that it tells counts."""
-        assert self.overflow is not None
-        change = report.level + ahead - int(self.level[client] - self.paid[client])
-        self.level[client] += change
-        self.gained[client] += max(0, change)
-        self.overflow[client] += max(0, -change)
-        self.ledger.harvested += max(0, change)
-        self.ledger.overflowed += max(0, -change)
-        self._bases[client] = Base(
-            report.harvested + ahead - int(self.gained[client]),
-            report.overflowed - int(self.overflow[client]),
-            report.spent - int(self.trained[client] + self.fees[client] + self.paid[client]),
-        )
-        self._overflow()
-
     def _fit(self, client: int, capacity: int) -> None:
         """A node may hold less than the run allows."""
         most = min(capacity, self._allowed)
@@ -294,52 +267,59 @@ class LiveFleet(Fleet):
         return self.level - self.paid
 
     def samples_of(self, sessions: Ints) -> Ints:
-        return np.array([max(1, self.lives[session].samples) for session in sessions.tolist()], np.int64)
+        return np.array([max(1, self.sessions[session].samples) for session in sessions.tolist()], np.int64)
 
     def _tally(self, clients: Ints) -> None:
         """What clients have spent on training since the last tally belongs to the session that each had."""
         for client in clients.tolist():
             session = int(self._session[client])
             if session >= 0:
-                self.lives[session].trained += int(self.trained[client] - self._tallied[client])
+                self.sessions[session].trained += int(self.trained[client] - self._tallied[client])
                 self._tallied[client] = self.trained[client]
 
     def schedule(self, meta: dict[str, Any], lineage: Lineage) -> Schedule:
         """What has happened so far, as a schedule; the trainer can execute it and reports can open it."""
-        return deepcopy(self)._schedule(meta, deepcopy(lineage))
-
-    def _schedule(self, meta: dict[str, Any], lineage: Lineage) -> Schedule:
-        self._write_off(np.arange(self.clients))
-        self._tally(np.arange(self.clients))
-        ledger = self.ledger
-        rows = self.totals[:-1]
-        rows.append((ledger.harvested, ledger.overflowed, ledger.training, ledger.to_hub, ledger.to_server))
+        last, ledger = copy(self), self.ledger
+        assert self.overflow is not None
+        last.level, last.overflow = self.true_level(), self.overflow.copy()
+        owing = (self.paid > 0).nonzero()[0].tolist()  # for uploads that were never asked for
+        last.sent = [*self.sent, *((self.slot, "server", self._session[[one]], int(self.paid[one])) for one in owing)]
+        totals = (ledger.harvested, ledger.overflowed, ledger.training, ledger.to_hub)
+        rows = np.array([*self.totals[:-1], (*totals, ledger.to_server + int(self.paid.sum()))], np.int64)
         # A report may take back what was only expected: the running totals must not go down.
-        smooth = np.minimum.accumulate(np.array(rows, np.int64)[::-1], axis=0)[::-1]
-        known = self._samples_by_client()
-        self.samples = None if known is None or (known == known[0]).all() else known
-        self.totals = [tuple(row) for row in smooth.tolist()]
-        found = record(meta, self, lineage)
-        status = np.array([life.status for life in self.lives], np.uint8)
-        status[lineage.update.values()] = Status.USED
-        for _, _, contributors in lineage.tables:
-            status[contributors] = Status.USED
-        spent = np.array([life.trained for life in self.lives], np.int64)
-        for _, _, senders, cost in self.sent:
+        last.totals = [tuple(row) for row in np.minimum.accumulate(rows[::-1], axis=0)[::-1].tolist()]
+        last.samples = self._samples_by_client()
+        found = record(meta, last, lineage)
+        sessions, versions = found.sessions, found.versions
+        status = np.array([session.status for session in self.sessions], np.uint8)
+        status[versions.update] = status[found.tables.session] = Status.USED
+        spent = np.array([session.trained for session in self.sessions], np.int64)
+        current = self._session[self._session >= 0]
+        spent[current] += (self.trained - self._tallied)[self._session >= 0]
+        for _, _, senders, cost in last.sent:
             spent[senders] += cost
-        end = np.array([life.end for life in self.lives], np.int32)
-        return attrs.evolve(found, sessions=attrs.evolve(found.sessions, end=end, status=status, spent=spent))
+        end = np.array([session.end for session in self.sessions], np.int32)
+        # The columns grow on; the schedule has copies.
+        return attrs.evolve(
+            found,
+            sessions=attrs.evolve(sessions, client=sessions.client.copy(), end=end, status=status, spent=spent),
+            versions=attrs.evolve(
+                versions,
+                base=versions.base.copy(),
+                coefficient=versions.coefficient.copy(),
+                update=versions.update.copy(),
+                weight=versions.weight.copy(),
+            ),
+        )
 
     def _schedule_ends(self, clients: Ints, sessions: Ints) -> None:
         """Answers end sessions, not the clock."""
 
     def _samples_by_client(self) -> Ints | None:
+        """Of each client's last session; None if all are equal."""
         known = np.zeros(self.clients, np.int64)
-        clients = self.client.values()
-        for session, life in enumerate(self.lives):
-            if life.samples:
-                known[clients[session]] = life.samples
-        if not known.any():
-            return None
+        for session in self.sessions:
+            if session.samples:
+                known[session.client] = session.samples
         known[known == 0] = known.max()
-        return known
+        return None if (known == known[0]).all() else known

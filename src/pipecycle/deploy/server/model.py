@@ -11,30 +11,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipecycle.deploy.wire.protocol import Arrays, Refused, read_arrays
+from pipecycle.deploy.wire.arrays import Arrays, Form, Refused, joined, named, read_arrays
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
 from pipecycle.train.history import Checkpoint, History, Row, Score
 
 Evaluate = Callable[[Arrays], Mapping[str, float]]
-Form = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
 
 
-class Learning:
+class Model:
     """Weights as one vector on the server, and as named arrays on the way."""
 
     def __init__(
         self, initial: Mapping[str, NDArray[Any]], classes: int, look: Callable[[Tensor], Score], *, foreign: bool
     ) -> None:
-        self.form: Form = {}
         for name, value in initial.items():
             if value.dtype != np.float32:
                 raise InputError(f"the initial model's {name} is {value.dtype}: needs float32")
-            self.form[name] = (tuple(value.shape), value.dtype)
-        if not self.form:
+        if not initial:
             raise InputError("the initial model has no arrays")
+        self.form: Form = {name: (tuple(value.shape), value.dtype) for name, value in initial.items()}
         self.classes, self.foreign, self._look = classes, foreign, look
-        self.initial = joined(dict(initial))
+        self.initial = joined(initial)
         self.history = History([])
 
     @property
@@ -71,7 +69,7 @@ class Learning:
         return self.history.rows[-1]
 
     @staticmethod
-    def told(row: Row) -> dict[str, Any]:
+    def figures(row: Row) -> dict[str, Any]:
         """A row for the trace, in which what is not a number is null."""
 
         def number(value: float) -> float | None:
@@ -92,22 +90,16 @@ class Learning:
         self.history.record(point, Score(accuracy, loss, tuple(by_class)), None)
 
 
-def joined(arrays: Arrays) -> Tensor:
-    """Arrays as one vector, in their order."""
-    return torch.cat([torch.from_numpy(np.array(value)).reshape(-1) for value in arrays.values()])
-
-
-def own(run: RunSettings) -> Learning:
+def own(run: RunSettings) -> Model:
     """The model and the test samples that the settings name."""
-    from pipecycle.deploy.node.trainer import learnt, named
     from pipecycle.train.examiner import Examiner
     from pipecycle.train.problems import on_device
 
-    problem = learnt(run)
+    problem = run.problem()
     task, test = problem.task, problem.split.test
     samples = on_device(task.x_test[test], task.y_test[test], torch.device("cpu"), torch.float32)
     examiner = Examiner(problem.module, *samples, task.classes)
-    return Learning(
+    return Model(
         named(problem.module, problem.initial),
         task.classes,
         lambda vector: examiner.examine(vector[None]).read()[0],
@@ -115,12 +107,12 @@ def own(run: RunSettings) -> Learning:
     )
 
 
-def foreign(initial: Mapping[str, NDArray[Any]], evaluate: Evaluate | None) -> Learning:
+def foreign(initial: Mapping[str, NDArray[Any]], evaluate: Evaluate | None) -> Model:
     """A user's own model as arrays; `evaluate` says its accuracy in percent and its loss."""
 
     def look(vector: Tensor) -> Score:
-        told = {} if evaluate is None else evaluate(found.named(vector))
-        return Score(float(told.get("accuracy", float("nan"))), float(told.get("loss", float("nan"))), ())
+        figures = {} if evaluate is None else evaluate(model.named(vector))
+        return Score(float(figures.get("accuracy", float("nan"))), float(figures.get("loss", float("nan"))), ())
 
-    found = Learning(initial, 0, look, foreign=True)
-    return found
+    model = Model(initial, 0, look, foreign=True)
+    return model

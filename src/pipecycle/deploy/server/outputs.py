@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
 import numpy as np
 from torch import Tensor
 
-from pipecycle.deploy.server.model import Learning
+from pipecycle.deploy.server.model import Model
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.files import write
 from pipecycle.schedule import Schedule
@@ -21,11 +20,11 @@ from pipecycle.streams import Ints
 LEVELS = "levels.npz"
 
 
-class Folder:
+class Outputs:
     """Writes what comes out; without a path, nothing."""
 
-    def __init__(self, path: Path | None, run: RunSettings, learning: Learning) -> None:
-        self.path, self.run, self.learning = path, run, learning
+    def __init__(self, path: Path | None, run: RunSettings, model: Model) -> None:
+        self.path, self.run, self.model = path, run, model
 
     def begin(self) -> None:
         if self.path is not None:
@@ -39,15 +38,15 @@ class Folder:
         data = io.BytesIO()
         np.savez_compressed(data, level=np.array(levels, np.int64).reshape(-1, self.run.clients))
         write(self.path / LEVELS, data.getvalue())
-        write(self.path / "metrics.csv", self.learning.history.csv())
+        write(self.path / "metrics.csv", self.model.history.csv())
 
     def finish(
         self,
         schedule: Schedule,
         levels: Sequence[Ints],
-        model: Tensor,
-        counts: Counter[str],
-        refused: Counter[str],
+        weights: Tensor,
+        counts: Mapping[str, int],
+        refused: Mapping[str, int],
     ) -> None:
         """The closing files; a folder with a result is finished."""
         if self.path is None:
@@ -55,18 +54,18 @@ class Folder:
         from safetensors.numpy import save
 
         self.save(schedule, levels)
-        named = {name: np.ascontiguousarray(value) for name, value in self.learning.named(model).items()}
+        named = {name: np.ascontiguousarray(value) for name, value in self.model.named(weights).items()}
         write(self.path / "model.safetensors", save(named))
-        final = attrs.asdict(self.learning.history.final)
+        final = attrs.asdict(self.model.history.final)
         final.pop("by_class")
         figures = {
             "policy": schedule.policy,
             "trial": schedule.trial,
             "ended": "diverged" if final["diverged"] else "finished",
-            "parameters": self.learning.size,
+            "parameters": self.model.size,
             "aggregations": schedule.ancestry.events,
             "final": final,
             "at_budget": final,
-            "live": {"clock": self.run.clock, "heard": dict(counts), "refused": dict(refused)},
+            "live": {"clock": self.run.clock, "heard": counts, "refused": refused},
         }
         write(self.path / "result.json", json.dumps(figures, indent=1) + "\n")

@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import define, field
 
-from pipecycle.deploy.wire.protocol import Refused
+from pipecycle.deploy.wire.arrays import Refused
 
 
 @define
@@ -53,31 +53,28 @@ class Pins:
         self._lifted, self._new, self._how = {}, list(self.nodes), "back"
         return wrong
 
-    def check(self, client: int, node: int) -> None:
-        """Refuse a node that claims another's number."""
+    def hold(self, client: int, node: int) -> None:
+        """The client is this node from now on; refuses a node that claims another's number."""
         if self._stranger(client, node) and self._before:
-            self._lifted |= {one: told for one, told in self.nodes.items() if told in self._before}
-            self.nodes = {one: told for one, told in self.nodes.items() if told not in self._before}
+            self._lifted |= {other: id_ for other, id_ in self.nodes.items() if id_ in self._before}
+            self.nodes = {other: id_ for other, id_ in self.nodes.items() if id_ not in self._before}
             self._before, self._new, self._how = set(), list(self.nodes), "anew"
         if self._stranger(client, node):
             raise Refused("client", f"client {client} is another node's for the whole run, or this node another client")
-
-    def _stranger(self, client: int, node: int) -> bool:
-        mine = next((one for one, told in self.nodes.items() if told == node), client)
-        return mine != client or self.nodes.get(client, node) != node
-
-    def hold(self, client: int, node: int) -> None:
-        """The client was heard from there, and what it said was in order."""
         if client not in self.nodes:
             self.nodes[client] = node
             self._new.append(client)
+
+    def _stranger(self, client: int, node: int) -> bool:
+        mine = next((other for other, id_ in self.nodes.items() if id_ == node), client)
+        return mine != client or self.nodes.get(client, node) != node
 
     def news(self) -> dict[str, Any] | None:
         """For the trace: who was pinned since this was last asked; `anew` if those before do not count any more, `back`
         if those before that do again."""
         if not self._new:
             return None
-        told = {"clients": self._new, "nodes": [str(self.nodes[client]) for client in self._new]}
+        pinned = {"clients": self._new, "nodes": [str(self.nodes[client]) for client in self._new]}
         how = {self._how: True} if self._how else {}
         self._new, self._how = [], ""
-        return {**told, **how}
+        return {**pinned, **how}

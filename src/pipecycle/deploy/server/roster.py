@@ -2,25 +2,26 @@
 
 Node ids are Flower's and may change when a node restarts; a client is the number that the node itself goes by, learnt
 in a roll call (`pins` says who may claim it).  Whoever failed in any way is out of reach until it has answered a roll
-call again, which it is asked for at growing intervals.
+call again, which it is asked for at growing intervals.  Whatever is heard becomes an event: a line of the trace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from math import ceil
-from typing import Any, Literal
+from collections.abc import Callable, Iterable
 
 import attrs
-from attrs import define, field, frozen
+from attrs import define, frozen
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from pipecycle.deploy.server.pins import Pins
-from pipecycle.deploy.timing import RealTime, Timer
-from pipecycle.deploy.wire.protocol import OURS, WAIT, Answer, Order, Refused, check_report, read_answer
+from pipecycle.deploy.server.replies import LATE, Replies
+from pipecycle.deploy.server.trace import Event
+from pipecycle.deploy.timing import Timer
+from pipecycle.deploy.wire.arrays import Refused
+from pipecycle.deploy.wire.protocol import OURS, Order
+from pipecycle.energy import units
 
-Kind = Literal["present", "reply", "decline", "failed", "lost", "refused", "away"]
 NODE_GONE, EXPIRED = 5, 3
 WORDS = {
     0: "unknown error",
@@ -29,10 +30,10 @@ WORDS = {
     5: "the node is gone",
     8: "the app crashed",
 }
+KINDS = {"present": "roll-call", "trained": "reply", "declined": "decline", "failed": "lost"}
+"""Events by the outcome of an answer."""
 OUSTED = "ousted"
 """What has become of a node whose reports do not count any more."""
-LATE = 5.0
-"""Seconds after its time for which an answer is still looked for."""
 AGAIN = 10.0
 """Seconds after which a node that could not say who it is is asked again, twice as many after every further time."""
 MOST_PAUSE = 16
@@ -45,88 +46,41 @@ class Flight:
     """A message under way; session -1 is a roll call."""
 
     node: int
-    client: int
     session: int
     order: Order
     until: float
     urgent: bool = True
     """Whether a slot may wait for it; nobody waits for a node that has failed to say who it is before."""
 
-
-@frozen
-class Arrival:
-    """Something that was heard of a client or a session."""
-
-    kind: Kind
-    client: int
-    session: int = -1
-    why: str = ""
-    name: str = ""
-    """What a refused answer was refused for."""
-    answer: Answer | None = None
-    message: Message | None = field(default=None, repr=False)
-    node: int = 0
-    took: float = 0.0
-    """Seconds from launch to answer."""
+    @property
+    def client(self) -> int:
+        return self.order.client
 
 
 @define
 class Standing:
-    """How a client behaves."""
-
-    strikes: int = 0
-    again: int = 0
-    """The slot from which it may be asked for its presence again."""
-
-
-@define
-class Stranger:
-    """A node that has not said yet who it is, or not so that it could be believed."""
+    """How a client, or a node that is nobody yet, behaves."""
 
     failures: int = 0
     again: float = 0.0
-    """The time from which it may be asked again."""
+    """The slot (of a client) or time (of a node) from which it may be asked for its presence again."""
 
 
 class Roster:
     """The bridge between clients and a Flower grid; nothing in it waits."""
 
-    def __init__(
-        self,
-        grid: Grid,
-        run: str,
-        clients: int,
-        *,
-        ttl: float,
-        session: int,
-        most: int,
-        slot_seconds: float = 0.0,
-        timer: Timer | None = None,
-        pins: Pins | None = None,
-    ) -> None:
-        self.grid, self.run, self.clients, self.ttl, self.session, self.most = grid, run, clients, ttl, session, most
-        self.timer: Timer = timer or RealTime()
-        self.pins = pins
+    def __init__(self, grid: Grid, run: str, replies: Replies, timer: Timer, pins: Pins | None = None) -> None:
+        self.grid, self.run, self.replies, self.timer, self.pins = grid, run, replies, timer, pins
+        self.session, self.ttl = replies.run.session, replies.run.lifetime
         self.slot = -1
         self.node_of: dict[int, int] = {}
         self.client_of: dict[int, int] = {}
         self.flights: dict[str, Flight] = {}
-        self.standing = [Standing() for _ in range(clients)]
-        self._reachable: set[int] = set()
-        self._strangers: dict[int, Stranger] = {}
+        self.reachable: set[int] = set()
+        self._clients = [Standing() for _ in range(replies.run.clients)]
+        self._strangers: dict[int, Standing] = {}
         self._gone: set[int] = set()  # nodes of clients that are not there any more, though something is on its way
-        self._early: list[Arrival] = []
-        # Slots by which a node's books may be ahead of the slot that it was asked in.
-        self.patience = session * (1 + WAIT) + 1
-        if slot_seconds:
-            self.patience = max(self.patience, ceil((ttl + LATE) / slot_seconds) + 1)
-
-    @property
-    def reachable(self) -> set[int]:
-        return self._reachable
-
-    def present(self) -> set[int]:
-        return set(self.grid.get_node_ids())
+        self._early: list[Event] = []
 
     # Asking.
 
@@ -134,44 +88,44 @@ class Roster:
         """Ask unknown nodes who they are, clients that were out of reach whether they are back, and the `unsure`
         ones what their batteries hold by now."""
         self.slot = slot
-        online, asked = self.present(), set(unsure)
+        online, asked = set(self.grid.get_node_ids()), set(unsure)
         self._gone = self.client_of.keys() - online
         if self.pins is not None:
-            for one in sorted(self.pins.meet(online)):
-                self._oust(one)
-        self._strangers = {node: one for node, one in self._strangers.items() if node in online}
+            for wronged in sorted(self.pins.meet(online)):
+                self._oust(wronged)
+        self._strangers = {node: standing for node, standing in self._strangers.items() if node in online}
         busy = {flight.node for flight in self.flights.values()}
         for node in sorted(online - busy):
             client = self.client_of.get(node)
             if client is None:
                 due = node not in self._strangers or self._strangers[node].again <= self.timer.now()
             else:
-                away = client not in self._reachable
-                due = (away and self.standing[client].again <= slot) or (not away and client in asked)
+                away = client not in self.reachable
+                due = (away and self._clients[client].again <= slot) or (not away and client in asked)
             if due:
-                self._ask(node, -1 if client is None else client, slot)
+                self._ask(node, -1 if client is None else client)
         for node in [node for node in self.client_of if node not in online and node not in busy]:
             self._forget(node)
 
-    def _ask(self, node: int, client: int, slot: int) -> None:
-        order = Order(self.run, client=client, slot=slot, seconds=self.ttl)
+    def _ask(self, node: int, client: int) -> None:
+        order = Order(self.run, client=client, slot=self.slot, seconds=self.ttl)
         content = RecordDict({OURS: order.record(), "config": ConfigRecord({})})
-        urgent = node not in self._strangers
-        self._push(content, Flight(node, client, -1, order, self.timer.now() + self.ttl, urgent))
+        self._push(content, Flight(node, -1, order, self.timer.now() + self.ttl, node not in self._strangers))
 
     def _forget(self, node: int) -> None:
         client = self.client_of.pop(node)
         if self.node_of.get(client) == node:
             del self.node_of[client]
-            if client in self._reachable:
-                self._reachable.discard(client)
-                self._early.append(Arrival("away", client, why="the node is gone"))
+            if client in self.reachable:
+                self.reachable.discard(client)
+                self._early.append({"event": "away", "client": client, "why": "the node is gone"})
 
-    def launch(self, client: int, session: int, order: Order, content: RecordDict) -> None:
+    def launch(self, session: int, order: Order, content: RecordDict) -> None:
         """Send a session out; a refusal is heard of at the next look."""
-        flight = Flight(self.node_of.get(client, 0), client, session, order, self.timer.now() + self.ttl)
-        for told in [told for told, one in self.flights.items() if one.client == client]:
-            del self.flights[told]  # a question about its battery, which its answer to this settles too
+        client = order.client
+        flight = Flight(self.node_of.get(client, 0), session, order, self.timer.now() + self.ttl)
+        for message_id in [message_id for message_id, other in self.flights.items() if other.client == client]:
+            del self.flights[message_id]  # a question about its battery, which its answer to this settles too
         if client not in self.node_of:
             self._early.append(self._fallen(flight, "the node is gone"))
         else:
@@ -180,116 +134,95 @@ class Roster:
     def _push(self, content: RecordDict, flight: Flight) -> None:
         message = Message(content, flight.node, "train", ttl=self.ttl, group_id=str(max(0, flight.order.slot)))
         # One by one: a refused message is '' in a deployment and missing in a simulation.
-        told = next(iter(self.grid.push_messages([message])), "")
-        if told:
-            self.flights[told] = flight
+        message_id = next(iter(self.grid.push_messages([message])), "")
+        if message_id:
+            self.flights[message_id] = flight
         else:
             self._early.append(self._fallen(flight, "the message was refused"))
 
     # Listening.
 
-    def look(self, wanted: Callable[[Flight], bool] = lambda flight: True) -> list[Arrival]:
+    def look(self, wanted: Callable[[Flight], bool] = lambda flight: True) -> list[Event]:
         """What has come of the wanted flights; nothing is waited for."""
-        found, self._early = self._early, []
-        ids = [told for told, flight in self.flights.items() if wanted(flight)]
+        events, self._early = self._early, []
+        ids = [message_id for message_id, flight in self.flights.items() if wanted(flight)]
         for reply in self.grid.pull_messages(ids) if ids else ():
             flight = self.flights.pop(reply.metadata.reply_to_message_id, None)
             if flight is not None:
-                found.append(self._heard(flight, reply))
+                events.append(self._heard(flight, reply))
         now = self.timer.now()
-        for told in [told for told in ids if told in self.flights and self.flights[told].until + LATE < now]:
-            found.append(self._fallen(self.flights.pop(told), WORDS[EXPIRED]))
-        return found
+        for message_id in ids:
+            if message_id in self.flights and self.flights[message_id].until + LATE < now:
+                events.append(self._fallen(self.flights.pop(message_id), WORDS[EXPIRED]))
+        return events
 
-    def _heard(self, flight: Flight, reply: Message) -> Arrival:
+    def _heard(self, flight: Flight, reply: Message) -> Event:
         if reply.has_error():
             code = reply.error.code
             detail = f": {str(reply.error.reason)[:200]}" if code not in (NODE_GONE, EXPIRED) else ""
             return self._fallen(flight, f"{WORDS.get(code, 'error')} (code {code}){detail}", gone=code == NODE_GONE)
         try:
-            answer = read_answer(reply)
-            self._check(flight, answer)
+            answer = self.replies.read(reply, flight.order, flight.session, self.slot)
+            if flight.session < 0:
+                self._admit(answer.client, flight.node)
         except Refused as error:
-            arrival = self._fallen(flight, str(error)[:500])
-            return _evolved(arrival, kind="refused", name=error.name)
-        client = answer.client
-        if flight.session < 0:
-            self.client_of.pop(self.node_of.get(client, flight.node), None)  # restarted, and back under another id
-            self.node_of[client], self.client_of[flight.node] = flight.node, client
-            self._strangers.pop(flight.node, None)
-            self._reachable.add(client)
-            return Arrival("present", client, answer=answer, node=flight.node)
-        kinds: dict[str, Kind] = {"trained": "reply", "declined": "decline", "failed": "failed"}
-        kind = kinds[answer.outcome]
-        if kind == "failed":
-            self._strike(client)
-        return Arrival(
-            kind,
-            client,
-            flight.session,
-            answer.reason[:500],
-            answer=answer,
-            message=reply,
-            node=flight.node,
-            took=self.timer.now() - flight.until + self.ttl,
-        )
+            return {**self._fallen(flight, str(error)[:500]), "event": "refused", "name": error.name}
+        event: Event = {"event": KINDS[answer.outcome], "client": answer.client}
+        if flight.session >= 0:
+            event["session"] = flight.session
+        if answer.reason:
+            event["why"] = answer.reason[:500]
+        if answer.outcome == "present":
+            event["node"] = str(flight.node)
+        event |= {"battery": units(answer.report.level), "report": list(attrs.astuple(answer.report))}
+        if answer.outcome == "failed":
+            self._strike(answer.client)
+        if answer.outcome == "trained":
+            self._clients[answer.client].failures = 0
+            took = self.timer.now() - flight.until + self.ttl
+            event |= {"samples": answer.samples, "fee": flight.order.fee}
+            event |= {"seconds": round(answer.seconds, 3), "took": round(took, 3)}
+        return event
 
-    def _check(self, flight: Flight, answer: Answer) -> None:
-        """Whether the answer is this flight's and its client's."""
-        if not 0 <= answer.client < self.clients:
-            raise Refused("client", f"{answer.client}, needs 0 to {self.clients - 1}")
-        if flight.client >= 0 and answer.client != flight.client:
-            raise Refused("client", f"client {answer.client} answered in place of {flight.client}")
-        if flight.session < 0:
-            if self.node_of.get(answer.client, flight.node) not in (flight.node, *self._gone):
-                raise Refused("client", f"client {answer.client} is another node's")
-            if self.pins is not None:
-                self.pins.check(answer.client, flight.node)
-        if answer.key != ("" if flight.session < 0 else flight.order.key):
-            raise Refused("key", f"{answer.key[:60]!r} is the answer to another order")
-        if (answer.outcome == "present") != (flight.session < 0):
-            raise Refused("outcome", f"{answer.outcome!r} is no answer to this order")
-        check_report(answer.report, None, self.most)
-        order, at = flight.order, answer.report.at
-        # With the energy for its report in hand from the start there is nothing to wait for.
-        waits = order.need < order.steps * order.step + order.fee
-        latest = order.slot + order.steps - 1 if not waits and not order.slot_seconds else order.slot + self.patience
-        if flight.session >= 0 and not order.slot <= at <= latest:
-            raise Refused("at", f"slot {at}, needs {order.slot} to {latest}")
-        if not -1 <= at <= self.slot + self.patience:
-            raise Refused("at", f"slot {at}, it is {self.slot} now")
+    def _admit(self, client: int, node: int) -> None:
+        """The node is the client from now on, unless the number is another's."""
+        if self.node_of.get(client, node) not in (node, *self._gone):
+            raise Refused("client", f"client {client} is another node's")
+        if self.pins is not None:
+            self.pins.hold(client, node)
+        self.client_of.pop(self.node_of.get(client, node), None)  # restarted, and back under another id
+        self.node_of[client], self.client_of[node] = node, client
+        self._strangers.pop(node, None)
+        self.reachable.add(client)
 
     # Falling out of reach.
 
-    def _fallen(self, flight: Flight, why: str, *, gone: bool = False) -> Arrival:
+    def _fallen(self, flight: Flight, why: str, *, gone: bool = False) -> Event:
         client = flight.client
         if client < 0:
             self._put_off(flight.node)
-            return Arrival("lost", client, why=why, node=flight.node)
+            return {"event": "lost", "node": str(flight.node), "why": why}
         self._strike(client, gentle=gone)
         if gone and self.client_of.get(flight.node) == client:
             self._forget(flight.node)
-            self._early = [one for one in self._early if one.kind != "away" or one.client != client]
-        kind: Kind = "lost" if flight.session >= 0 else "away"
-        return Arrival(kind, client, flight.session, why, node=flight.node)
+            self._early = [event for event in self._early if event["event"] != "away" or event["client"] != client]
+        if flight.session < 0:
+            return {"event": "away", "client": client, "why": why}
+        return {"event": "lost", "client": client, "session": flight.session, "why": why}
 
     def _strike(self, client: int, *, gentle: bool = False) -> None:
         """Out of reach until a roll call is answered, which is asked for at once after a first failure; the more
         there are in a row, the longer it is left alone.  That its node went away is nothing to be blamed for."""
-        self._reachable.discard(client)
-        standing = self.standing[client]
-        standing.strikes += not gentle
-        doublings = 0 if gentle else standing.strikes - 1
+        self.reachable.discard(client)
+        standing = self._clients[client]
+        standing.failures += not gentle
+        doublings = 0 if gentle else standing.failures - 1
         standing.again = self.slot + (self.session * min(MOST_PAUSE, 2 ** (doublings - 1)) if doublings else 1)
 
     def _put_off(self, node: int) -> None:
-        one = self._strangers.setdefault(node, Stranger())
-        one.again = self.timer.now() + AGAIN * min(MOST_PAUSE, 2**one.failures)
-        one.failures += 1
-
-    def distrust(self, client: int) -> None:
-        """An answer turned out to be unusable after all."""
-        self._strike(client)
+        standing = self._strangers.setdefault(node, Standing())
+        standing.again = self.timer.now() + AGAIN * min(MOST_PAUSE, 2**standing.failures)
+        standing.failures += 1
 
     def _oust(self, client: int) -> None:
         """Somebody has had the client's number who should not have."""
@@ -297,24 +230,6 @@ class Roster:
         if node is not None:
             del self.client_of[node]
             self._put_off(node)
-        self._reachable.discard(client)
-        self._early.append(Arrival("away", client, why="another node has had its number", name=OUSTED))
-
-    def disown(self, client: int, node: int) -> None:
-        """What a node said in a roll call turned out to be unusable: it is nobody, and keeps nobody's number taken."""
-        self._strike(client)
-        if self.node_of.get(client) == node:
-            del self.node_of[client], self.client_of[node]
-        self._put_off(node)
-
-    def trust(self, client: int) -> None:
-        """A session came back in order."""
-        self.standing[client].strikes = 0
-
-    def open_roll_calls(self, nodes: Iterable[int] | None = None) -> Sequence[Flight]:
-        online = set(nodes) if nodes is not None else self.present()
-        return [flight for flight in self.flights.values() if flight.session < 0 and flight.node in online]
-
-
-def _evolved(arrival: Arrival, **changes: Any) -> Arrival:
-    return attrs.evolve(arrival, **changes)
+        self.reachable.discard(client)
+        why = "another node has had its number"
+        self._early.append({"event": "away", "client": client, "why": why, "name": OUSTED})

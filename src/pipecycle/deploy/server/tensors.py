@@ -15,7 +15,7 @@ from pipecycle.files import reason, write
 Tensors = dict[str, Tensor]
 
 
-class Vault:
+class TensorStore:
     """With a folder every entry is a file of its own, whole or not there, and the latest ones are in memory too."""
 
     def __init__(self, folder: Path | None = None, room: int = 64) -> None:

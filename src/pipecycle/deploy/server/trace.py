@@ -21,7 +21,7 @@ from pipecycle.errors import InputError
 from pipecycle.files import reason, write
 
 FORMAT = 2
-TRACE, STATE, VAULT = "trace.jsonl", "checkpoint/state.json", "checkpoint"
+TRACE, STATE, TENSORS = "trace.jsonl", "checkpoint/state.json", "checkpoint"
 Event = dict[str, Any]
 
 
@@ -38,7 +38,7 @@ class Saved:
     forgotten: dict[str, int]
 
 
-class Journal:
+class Trace:
     """The files of one run; without a folder nothing is written."""
 
     def __init__(self, folder: Path | None, timer: Timer, *, resume: bool = False) -> None:
@@ -52,7 +52,7 @@ class Journal:
         if folder is None:
             return
         try:
-            (folder / VAULT).mkdir(parents=True, exist_ok=True)
+            (folder / TENSORS).mkdir(parents=True, exist_ok=True)
             if not resume:
                 if (folder / TRACE).exists():
                     raise InputError(f"{folder}: holds a run already; resume it, or choose another folder")

@@ -2,49 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 import torch
 from torch import Tensor
 
-from pipecycle.deploy.server.tensors import Vault
+from pipecycle.deploy.server.tensors import TensorStore
+from pipecycle.fleet import Fleet
 from pipecycle.lineage import Kind, Lineage
-from pipecycle.streams import Ints
 from pipecycle.train.recipes import evaluate, tabulate
 from pipecycle.train.teachers import Table
 
 Made = tuple[int, Kind, list[int]]
 """A version, what it is for, and the sessions whose updates are in it."""
-ClientOf = Callable[[Ints], Ints]
 
 
 class Weights:
     """The values behind a lineage; `catch_up` makes what the policy has asked for since."""
 
-    def __init__(self, lineage: Lineage, client_of: ClientOf, clients: int, initial: Tensor, vault: Vault) -> None:
-        self.lineage, self.client_of, self.clients, self.vault = lineage, client_of, clients, vault
+    def __init__(self, lineage: Lineage, fleet: Fleet, initial: Tensor, store: TensorStore) -> None:
+        self.lineage, self.fleet, self.store = lineage, fleet, store
         self.versions = self.tables = 0
         self._row = self._base = self._update = 0  # how far the lineage's columns have been read
         self._left = 0  # versions still to come from the last row
         self.used: list[int] = []  # sessions whose update is in a version now
         self.kept: dict[int, int] = {}  # a client's own model to the session it came from: its weights never travelled
         self.initial = initial
-        self._rows = {kind: Stored(vault, kind) for kind in ("version", "update")}
+        self._rows = {kind: Stored(store, kind) for kind in ("version", "update")}
         self._alive: set[int] = set()  # tables
 
     def received(self, session: int, update: Tensor) -> None:
-        self.vault.put(f"update-{session}", {"update": update})
+        self.store.put(f"update-{session}", {"update": update})
 
     def received_logits(self, session: int, sums: Tensor, counts: Tensor) -> None:
-        self.vault.put(f"logits-{session}", {"sums": sums, "counts": counts})
+        self.store.put(f"logits-{session}", {"sums": sums, "counts": counts})
 
     def version(self, version: int) -> Tensor:
-        return self.vault.get(f"version-{version}")["version"]
+        return self.store.get(f"version-{version}")["version"]
 
     def teacher(self, table: int, client: int) -> tuple[Tensor, Tensor]:
         """What a client learns from, and which rows there are."""
-        found = Table(**self.vault.get(f"table-{table}"))
+        found = Table(**self.store.get(f"table-{table}"))
         logits, valid = found.without(torch.tensor([client]))
         return logits[0], valid[0]
 
@@ -73,17 +72,17 @@ class Weights:
     def forget(self) -> None:
         """Drop what has been used up; called once what was made of it is safe."""
         for session in self.used:
-            self.vault.drop(f"update-{session}")
-            self.vault.drop(f"logits-{session}")
+            self.store.drop(f"update-{session}")
+            self.store.drop(f"logits-{session}")
         self.used.clear()
 
     def prune(self, versions: Iterable[int], tables: Iterable[int]) -> None:
         """Drop versions and tables that nobody needs; the newest table is what the next one is built on."""
         for version in self.lineage.give_up(versions):
-            self.vault.drop(f"version-{version}")
+            self.store.drop(f"version-{version}")
         gone = self._alive - {self.tables - 1, *tables}
         for table in gone:
-            self.vault.drop(f"table-{table}")
+            self.store.drop(f"table-{table}")
         self._alive -= gone
 
     def _next(self) -> tuple[slice, slice, Kind]:
@@ -100,12 +99,12 @@ class Weights:
 
     def _make(self, version: int, bases: slice, updates: slice, kind: Kind) -> None:
         if kind == Kind.INITIAL:
-            self.vault.put(f"version-{version}", {"version": self.initial})
+            self.store.put(f"version-{version}", {"version": self.initial})
             return
         lineage = self.lineage
         if kind == Kind.LOCAL:
             # The client goes on from it and reports how far it has come from the base, so the base stands for it.
-            self.vault.put(f"version-{version}", self.vault.get(f"version-{lineage.base.values()[bases][0]}"))
+            self.store.put(f"version-{version}", self.store.get(f"version-{lineage.base.values()[bases][0]}"))
             return
         coefficients, weights = lineage.coefficient.values()[bases], lineage.weight.values()[updates]
         made = evaluate(
@@ -117,21 +116,21 @@ class Weights:
             torch.from_numpy(weights.copy()).to(self.initial),
             plain=len(coefficients) == 1 and coefficients[0] == 1.0,
         )
-        self.vault.put(f"version-{version}", {"version": made})
+        self.store.put(f"version-{version}", {"version": made})
 
     def _tabulate(self, table: int) -> None:
         _, _, sessions = self.lineage.tables[table]
-        parts = [self.vault.get(f"logits-{session}") for session in sessions.tolist()]
-        before = Table(**self.vault.get(f"table-{table - 1}")) if table else None
-        clients = torch.from_numpy(self.client_of(sessions))
-        made = tabulate(before, self.clients, clients, [(part["sums"], part["counts"]) for part in parts])
-        self.vault.put(f"table-{table}", {one.name: getattr(made, one.name) for one in attrs.fields(Table)})
+        parts = [self.store.get(f"logits-{session}") for session in sessions.tolist()]
+        before = Table(**self.store.get(f"table-{table - 1}")) if table else None
+        clients = torch.from_numpy(self.fleet.client_of(sessions))
+        made = tabulate(before, self.fleet.clients, clients, [(part["sums"], part["counts"]) for part in parts])
+        self.store.put(f"table-{table}", {one.name: getattr(made, one.name) for one in attrs.fields(Table)})
 
 
 class Stored:
     """The vectors of one kind in a store."""
 
-    def __init__(self, store: Vault, kind: str) -> None:
+    def __init__(self, store: TensorStore, kind: str) -> None:
         self.store, self.kind = store, kind
 
     def __getitem__(self, key: int) -> Tensor:

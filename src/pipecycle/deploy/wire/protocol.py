@@ -1,4 +1,4 @@
-"""What travels: orders to nodes and their answers, and why an answer is refused.
+"""What travels: orders to nodes, and their answers.
 
 A model travels under Flower's usual record names (`arrays`, `config`), so that a user's own ClientApp understands it;
 what is ours is in the record `pipecycle`, and a node's energy in the record `energy`.
@@ -6,39 +6,16 @@ what is ours is in the record `pipecycle`, and a node's energy in the record `en
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping
-from math import isfinite
-from typing import Any
-
 import attrs
-import numpy as np
-from attrs import field, frozen
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from numpy.typing import NDArray
+from attrs import frozen
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
-from pipecycle.energy import show
 from pipecycle.fleet import Payload
 
 OURS, ENERGY = "pipecycle", "energy"
 MOST_SAMPLES = 10**9
-MOST_QUANTA = 1 << 52
-"""In a ledger's totals: four billion units, and sums over a thousand clients still fit into 64 bits."""
-LARGEST = 1e12
-"""Weights beyond it are no weights, and would sooner or later not be finite."""
-LONGEST_HEADER = 4096
-"""Bytes before the values of an array in numpy's format."""
 WAIT = 50
 """Sessions' lengths for which an emulated node on the logical clock waits for the energy to report."""
-Arrays = dict[str, NDArray[Any]]
-
-
-class Refused(Exception):
-    """An answer that must not reach the model; `name` says what was wrong with it, the text how."""
-
-    def __init__(self, name: str, why: str) -> None:
-        super().__init__(f"{name}: {why}")
-        self.name = name
 
 
 @frozen
@@ -68,9 +45,8 @@ class Order:
     slot_seconds: float = 0.0
     """How long a slot lasts; 0 where slots have no length."""
     life: str = ""
-    """A number and a fresh word for every server that went on with the run by the wall clock: what an earlier one asked
-    for after its last checkpoint is forgotten, and its answers must not be taken for those to new orders of the same
-    k, which says nothing about orders of another life."""
+    """A number and a fresh word for every server that resumed the run by the wall clock.  What an earlier server asked
+    for after its last checkpoint is forgotten, and the same k may be used again: answers to the two must differ."""
 
     @property
     def roll_call(self) -> bool:
@@ -78,7 +54,8 @@ class Order:
 
     @property
     def key(self) -> str:
-        return f"{self.run}/{self.life}/{self.client}/{self.k}"
+        """What its answer must repeat."""
+        return "" if self.roll_call else f"{self.run}/{self.life}/{self.client}/{self.k}"
 
     @property
     def turn(self) -> tuple[int, int]:
@@ -91,7 +68,7 @@ class Order:
         record = content.get(OURS)
         if not isinstance(record, ConfigRecord):
             return None
-        known = {one.name for one in attrs.fields(Order)}
+        known = {field.name for field in attrs.fields(Order)}
         return Order(**{key: value for key, value in record.items() if key in known})
 
     def record(self) -> ConfigRecord:
@@ -123,123 +100,28 @@ class Report:
         return any(getattr(self, name) < getattr(before, name) for name in ("harvested", "overflowed", "spent"))
 
 
+OUTCOMES = ("present", "trained", "declined", "failed")
+
+
 @frozen
 class Answer:
-    """A node's answer, read and checked for form; `check` says whether it may be used."""
+    """What a node says of an order, beside the weights."""
 
     outcome: str
-    """present, trained, declined or failed."""
+    """One of OUTCOMES."""
     reason: str
     key: str
     client: int
     report: Report
-    samples: int
-    steps: int
-    seconds: float
-    parts: Mapping[str, Arrays] = field(factory=dict, repr=False)
+    samples: int = 0
+    steps: int = 0
+    seconds: float = 0.0
 
-
-OUTCOMES = ("present", "trained", "declined", "failed")
-
-
-def write_answer(answer: Answer, extra: RecordDict | None = None) -> RecordDict:
-    """As records, beside what the app itself has answered."""
-    content = RecordDict(dict(extra.items()) if extra is not None else None)
-    content[OURS] = ConfigRecord({"outcome": answer.outcome, "reason": answer.reason, "key": answer.key})
-    report = answer.report
-    content[ENERGY] = MetricRecord(
-        {
-            "client": answer.client,
-            "battery": report.level,
-            **attrs.asdict(report),
-            "samples": answer.samples,
-            "steps": answer.steps,
-            "seconds": answer.seconds,
-        }
-    )
-    return content
-
-
-def read_answer(message: Message) -> Answer:
-    """The answer in a reply; anything that does not have its form is refused."""
-    try:
-        content = message.content
-        ours, energy = content[OURS], content[ENERGY]
-        figures = {name: energy[name] for name in ("client", "battery", "samples", "steps")}
-        report = {name.name: energy[name.name] for name in attrs.fields(Report)}
-        words = {name: ours[name] for name in ("outcome", "reason", "key")}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Refused("form", f"the answer lacks {error}") from None
-    for name, value in {**figures, **report}.items():
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise Refused(name, f"{value!r} is not a whole number")
-    if not all(isinstance(word, str) for word in words.values()) or words["outcome"] not in OUTCOMES:
-        raise Refused("outcome", f"{words['outcome']!r} is none of {', '.join(OUTCOMES)}")
-    seconds = energy.get("seconds", 0.0)
-    if figures.pop("battery") != Report(**report).level:
-        raise Refused("battery", "the level is not what was harvested less what was spent and overflowed")
-    return Answer(
-        **words,
-        **figures,
-        report=Report(**report),
-        seconds=float(seconds) if isinstance(seconds, int | float) and isfinite(seconds) else 0.0,
-        parts={name: record for name, record in content.array_records.items()},  # noqa: C416
-    )
-
-
-def check_report(report: Report, before: Report | None, most: int) -> None:
-    """Refuse what no battery of at most `most` quanta can show after `before`."""
-    if before is not None and report.capacity != before.capacity:
-        raise Refused("capacity", f"{show(report.capacity)} units, it was {show(before.capacity)}")
-    if not 0 <= report.level <= min(report.capacity, most):
-        raise Refused("battery", f"{show(report.level)} units, needs 0 to {show(min(report.capacity, most))}")
-    totals = (report.harvested, report.overflowed, report.spent)
-    if not 0 <= min(totals) <= max(totals) <= MOST_QUANTA or report.capacity <= 0:
-        raise Refused("ledger", "a total is negative or beyond all bounds")
-    if before is not None and report.behind(before):
-        raise Refused("ledger", "a total is lower than it was before")
-
-
-def read_arrays(record: object, like: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], name: str) -> Arrays:
-    """Arrays with exactly these names, shapes and types, all finite."""
-    if not isinstance(record, ArrayRecord):
-        raise Refused(name, "is missing")
-    if list(record) != list(like):
-        raise Refused(name, f"has the names {', '.join(record)[:80]}, needs {', '.join(like)[:80]}")
-    out: Arrays = {}
-    for key, (shape, kind) in like.items():
-        if tuple(record[key].shape) != shape or record[key].dtype != str(kind):
-            told = f"{record[key].dtype} {tuple(record[key].shape)}"
-            raise Refused(name, f"{key} is {told}, needs {kind} {shape}")
-        values = _unpacked(record[key], shape, kind, name, key)
-        if values.dtype.kind == "f" and not (np.abs(values) <= LARGEST).all():
-            raise Refused(name, f"{key} holds values that are not finite, or beyond {LARGEST:g}")
-        out[key] = values
-    return out
-
-
-def _unpacked(array: Array, shape: tuple[int, ...], kind: np.dtype[Any], name: str, key: str) -> NDArray[Any]:
-    """The values of an array in numpy's own format, whose header is compared with what is wanted before anything is
-    made of it."""
-    data = io.BytesIO(array.data)
-    size = int(np.prod(shape)) * kind.itemsize
-    if array.stype != "numpy.ndarray" or not size < len(array.data) <= size + LONGEST_HEADER:
-        raise Refused(name, f"{key} is no array of {size} bytes in numpy's format")
-    try:
-        np.lib.format.read_magic(data)
-        told, by_columns, dtype = np.lib.format.read_array_header_1_0(data)
-    except Exception as error:  # a broken header fails in many ways, none of which is ours to know
-        raise Refused(name, f"{key} cannot be read ({error})") from None
-    if told != shape or dtype != kind or len(array.data) != data.tell() + size:
-        raise Refused(name, f"{key} is {dtype} {told}, needs {kind} {shape}")
-    values = np.frombuffer(array.data, kind, offset=data.tell())
-    return values.reshape(shape, order="F" if by_columns else "C").copy()
-
-
-def write_arrays(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    return ArrayRecord({key: Array(np.ascontiguousarray(value)) for key, value in arrays.items()})
-
-
-def check_samples(samples: int) -> None:
-    if not 1 <= samples <= MOST_SAMPLES:
-        raise Refused("samples", f"{samples}, needs 1 to {MOST_SAMPLES}")
+    def records(self, extra: RecordDict | None = None) -> RecordDict:
+        """For a message, beside what the app itself has answered."""
+        content = RecordDict(None if extra is None else dict(extra.items()))
+        content[OURS] = ConfigRecord({"outcome": self.outcome, "reason": self.reason, "key": self.key})
+        figures = {"client": self.client, "battery": self.report.level, **attrs.asdict(self.report)}
+        figures |= {"samples": self.samples, "steps": self.steps, "seconds": self.seconds}
+        content[ENERGY] = MetricRecord(figures)
+        return content

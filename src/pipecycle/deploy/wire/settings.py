@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import typing
 from collections.abc import Mapping
+from functools import lru_cache
 from math import ceil, isfinite
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 from attrs import field, frozen
@@ -17,6 +18,9 @@ from pipecycle.config import Config, Data, Look, Train, World
 from pipecycle.errors import InputError
 from pipecycle.registry import convert, nearest
 from pipecycle.specs import parse_harvest
+
+if TYPE_CHECKING:
+    from pipecycle.train.problems import Problem, Recipe
 
 Scalar = bool | int | float | str
 FOREIGN = ("num-partitions",)
@@ -176,6 +180,35 @@ class RunSettings(_Flat):
         if self.deadline:
             return self.deadline
         return 300.0 if self.clock == "logical" else ceil((self.session + self.slack) * self.slot_seconds) + 30.0
+
+    @property
+    def lifetime(self) -> float:
+        """Seconds for which a message to a node is alive."""
+        return self.seconds + self.margin
+
+    @property
+    def recipe(self) -> Recipe:
+        """How nodes train."""
+        from pipecycle.train.problems import Recipe
+        from pipecycle.train.sessions import LocalSGD
+
+        sgd = LocalSGD(self.lr, self.momentum, self.weight_decay, self.proximal)
+        return Recipe(sgd, self.batch, distillation=self.distillation)
+
+    @lru_cache(4)  # noqa: B019
+    def problem(self) -> Problem:
+        """The task, its split and the initial model, as the simulator makes them."""
+        from pipecycle.train.problems import problem
+
+        return problem(
+            self.data,
+            self.model,
+            clients=self.clients,
+            alpha=self.alpha,
+            samples=self.samples or None,
+            trial=self.trial,
+            recipe=self.recipe,
+        )
 
     def config(self) -> Config:
         """The same as the configuration of a simulated run, so that reports read both."""

@@ -15,7 +15,7 @@ import pytest
 psutil = pytest.importorskip("psutil")
 pytestmark = pytest.mark.flower
 
-from pipecycle.deploy.local.processes import Kin, family, kill_family  # noqa: E402
+from pipecycle.deploy.local.processes import Descendants, family, kill_family  # noqa: E402
 
 # A parent whose child has a session of its own and starts a grandchild: nobody hears a signal to the group.
 PARENT = """
@@ -48,7 +48,7 @@ def living(members: list[psutil.Process]) -> list[psutil.Process]:
 def test_the_whole_family_ends_also_after_its_parent() -> None:
     process = start()
     members = family(process.pid)
-    kin = Kin(os.getpid(), hired={process.pid})
+    kin = Descendants(os.getpid(), awaited={process.pid})
     assert set(members) <= kin.look()
     process.kill()
     process.wait()
@@ -62,7 +62,7 @@ def test_a_suspended_process_ends_too() -> None:
     members = family(process.pid)
     for one in members:
         one.suspend()
-    kin = Kin(os.getpid(), hired={process.pid})
+    kin = Descendants(os.getpid(), awaited={process.pid})
     kin.end(grace=1.0)
     assert living(members) == []
     process.wait()
@@ -79,8 +79,8 @@ def test_power_off() -> None:
 def test_the_keeper_acts_when_its_master_is_killed(tmp_path: Path) -> None:
     master = f"""
 import os, subprocess, sys, time
-from pipecycle.deploy.local.processes import start_keeper
-start_keeper(os.getpid())
+from pipecycle.deploy.local.processes import start_guard
+start_guard(os.getpid())
 subprocess.Popen([sys.executable, "-c", {PARENT!r}])
 time.sleep(100)
 """

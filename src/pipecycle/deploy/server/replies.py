@@ -1,0 +1,131 @@
+"""Replies, checked in one place: their form, whether they answer the order, the energy, the weights.
+
+Whatever fails any check is refused by name, and reaches neither the policy nor the model."""
+
+from __future__ import annotations
+
+from math import ceil, isfinite
+
+import attrs
+import torch
+from attrs import frozen
+from flwr.app import Message, RecordDict
+
+from pipecycle.deploy.server.fleet import LiveFleet, Session
+from pipecycle.deploy.server.model import Model
+from pipecycle.deploy.server.weights import Weights
+from pipecycle.deploy.wire.arrays import Refused
+from pipecycle.deploy.wire.protocol import ENERGY, MOST_SAMPLES, OURS, OUTCOMES, WAIT, Answer, Order, Report
+from pipecycle.deploy.wire.settings import RunSettings
+from pipecycle.energy import quanta, show
+
+MOST_QUANTA = 1 << 52
+"""In a ledger's totals: four billion units, and sums over a thousand clients still fit into 64 bits."""
+LATE = 5.0
+"""Seconds after its time for which an answer is still looked for."""
+
+
+@frozen
+class Replies:
+    """Reads what nodes answer."""
+
+    run: RunSettings
+    model: Model
+    fleet: LiveFleet
+    weights: Weights
+
+    @property
+    def patience(self) -> int:
+        """Slots by which a node's books may be ahead of the slot that it was asked in."""
+        slots = self.run.session * (1 + WAIT) + 1
+        if self.run.clock == "wall":
+            slots = max(slots, ceil((self.run.lifetime + LATE) / self.run.slot_seconds) + 1)
+        return slots
+
+    def read(self, message: Message, order: Order, session: int, slot: int) -> Answer:
+        """The answer to an order; the update of one that has trained is stored."""
+        answer = _form(message)
+        self._check_order(answer, order)
+        self._check_report(answer, order, slot)
+        if answer.outcome == "trained":
+            self._receive(answer, message.content, session, self.fleet.sessions[session])
+        return answer
+
+    def _check_order(self, answer: Answer, order: Order) -> None:
+        """It is an answer to this order, by whom it was meant for."""
+        if not 0 <= answer.client < self.run.clients:
+            raise Refused("client", f"{answer.client}, needs 0 to {self.run.clients - 1}")
+        if order.client >= 0 and answer.client != order.client:
+            raise Refused("client", f"client {answer.client} answered in place of {order.client}")
+        if answer.key != order.key:
+            raise Refused("key", f"{answer.key[:60]!r} is the answer to another order")
+        if (answer.outcome == "present") != order.roll_call:
+            raise Refused("outcome", f"{answer.outcome!r} is no answer to this order")
+
+    def _check_report(self, answer: Answer, order: Order, slot: int) -> None:
+        """The books add up, follow from the client's last report, and show what it was asked to spend."""
+        report, before = answer.report, self.fleet.reports.get(answer.client)
+        most = min(report.capacity, int(quanta(self.run.capacity, "capacity")))
+        if not 0 <= report.level <= most:
+            raise Refused("battery", f"{show(report.level)} units, needs 0 to {show(most)}")
+        totals = (report.harvested, report.overflowed, report.spent)
+        if not 0 <= min(totals) <= max(totals) <= MOST_QUANTA or report.capacity <= 0:
+            raise Refused("ledger", "a total is negative or beyond all bounds")
+        # With the energy for its report in hand from the start there is nothing to wait for.
+        waits = order.need < order.steps * order.step + order.fee or order.slot_seconds
+        latest = order.slot + (self.patience if waits else order.steps - 1)
+        if not order.roll_call and not order.slot <= report.at <= latest:
+            raise Refused("at", f"slot {report.at}, needs {order.slot} to {latest}")
+        if not -1 <= report.at <= slot + self.patience:
+            raise Refused("at", f"slot {report.at}, it is {slot} now")
+        lost = before is not None and report.behind(before)
+        if before is not None and not order.roll_call:  # a roll call may be answered from a new ledger
+            if report.capacity != before.capacity:
+                raise Refused("capacity", f"{show(report.capacity)} units, it was {show(before.capacity)}")
+            if lost:
+                raise Refused("ledger", "a total is lower than it was before")
+        allowed = self.fleet.most_spent(answer.client)
+        if not lost and report.spent > allowed:
+            raise Refused("spent", f"{show(report.spent)} units, it was asked for {show(allowed)} at most")
+        paid, cost = report.spent - (0 if before is None else before.spent), order.steps * order.step + order.fee
+        if answer.outcome == "trained" and paid < cost:
+            raise Refused("spent", f"{show(paid)} units more than before, a session takes {show(cost)}")
+
+    def _receive(self, answer: Answer, content: RecordDict, number: int, session: Session) -> None:
+        """The session is as long as it was asked for, and so are its weights or logits."""
+        run, most = self.run, MOST_SAMPLES
+        if not self.model.foreign:
+            most = run.session * run.batch
+        if not 1 <= answer.samples <= most:
+            raise Refused("samples", f"{answer.samples}, needs 1 to {most}")
+        if answer.steps != run.session:
+            raise Refused("steps", f"{answer.steps}, needs {run.session}")
+        if session.payload == "logits":
+            self.weights.received_logits(number, *self.model.logits(content.get("logits"), answer.samples))
+            return
+        update = self.model.vector(content.get("arrays")) - self.weights.version(session.reference)
+        if not bool(torch.isfinite(update).all()):
+            raise Refused("arrays", "the update is not finite")
+        self.weights.received(number, update)
+
+
+def _form(message: Message) -> Answer:
+    """The answer in a reply; anything that does not have its form is refused."""
+    try:
+        content = message.content
+        ours, energy = content[OURS], content[ENERGY]
+        figures = {name: energy[name] for name in ("client", "battery", "samples", "steps")}
+        report = {field.name: energy[field.name] for field in attrs.fields(Report)}
+        words = {name: ours[name] for name in ("outcome", "reason", "key")}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Refused("form", f"the answer lacks {error}") from None
+    for name, value in {**figures, **report}.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise Refused(name, f"{value!r} is not a whole number")
+    if not all(isinstance(word, str) for word in words.values()) or words["outcome"] not in OUTCOMES:
+        raise Refused("outcome", f"{words['outcome']!r} is none of {', '.join(OUTCOMES)}")
+    if figures.pop("battery") != Report(**report).level:
+        raise Refused("battery", "the level is not what was harvested less what was spent and overflowed")
+    seconds = energy.get("seconds", 0.0)
+    usable = isinstance(seconds, int | float) and isfinite(seconds)
+    return Answer(**words, **figures, report=Report(**report), seconds=float(seconds) if usable else 0.0)

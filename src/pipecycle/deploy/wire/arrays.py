@@ -1,0 +1,82 @@
+"""Named arrays on their way, and as one vector: their form is checked before anything is made of them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pipecycle import models
+
+LARGEST = 1e12
+"""Weights beyond it are no weights, and would sooner or later not be finite."""
+LONGEST_HEADER = 4096
+"""Bytes before the values of an array in numpy's format."""
+Arrays = dict[str, NDArray[Any]]
+Form = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
+"""Names, shapes and types."""
+
+
+class Refused(Exception):
+    """Something that must not be used; `name` says what was wrong with it, the text how."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{name}: {why}")
+        self.name = name
+
+
+def form(module: nn.Module) -> Form:
+    """What the weights of a model must look like."""
+    return {name: (tuple(value.shape), np.dtype(np.float32)) for name, value in module.named_parameters()}
+
+
+def named(module: nn.Module, vector: Tensor) -> Arrays:
+    """A vector of parameters under PyTorch's names."""
+    names = [name for name, _ in module.named_parameters()]
+    return {name: part.numpy() for name, part in zip(names, models.split(module, vector), strict=True)}
+
+
+def joined(arrays: Mapping[str, NDArray[Any]]) -> Tensor:
+    """Arrays as one vector, in their order."""
+    return torch.cat([torch.from_numpy(np.array(value)).reshape(-1) for value in arrays.values()])
+
+
+def write_arrays(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    return ArrayRecord({key: Array(np.ascontiguousarray(value)) for key, value in arrays.items()})
+
+
+def read_arrays(record: object, like: Form, name: str) -> Arrays:
+    """Arrays with exactly these names, shapes and types, all finite."""
+    if not isinstance(record, ArrayRecord):
+        raise Refused(name, "is missing")
+    if list(record) != list(like):
+        raise Refused(name, f"has the names {', '.join(record)[:80]}, needs {', '.join(like)[:80]}")
+    return {key: _read(record[key], *like[key], name, key) for key in like}
+
+
+def _read(array: Array, shape: tuple[int, ...], kind: np.dtype[Any], name: str, key: str) -> NDArray[Any]:
+    """The values of an array in numpy's own format; its header is compared with what is wanted before it is used."""
+    needed = f"needs {kind} {shape}"
+    if tuple(array.shape) != shape or array.dtype != str(kind):
+        raise Refused(name, f"{key} is {array.dtype} {tuple(array.shape)}, {needed}")
+    data = io.BytesIO(array.data)
+    size = int(np.prod(shape)) * kind.itemsize
+    if array.stype != "numpy.ndarray" or not size < len(array.data) <= size + LONGEST_HEADER:
+        raise Refused(name, f"{key} is no array of {size} bytes in numpy's format")
+    try:
+        np.lib.format.read_magic(data)
+        written, by_columns, dtype = np.lib.format.read_array_header_1_0(data)
+    except Exception as error:  # a broken header fails in many ways
+        raise Refused(name, f"{key} cannot be read ({error})") from None
+    if written != shape or dtype != kind or len(array.data) != data.tell() + size:
+        raise Refused(name, f"{key} is {dtype} {written}, {needed}")
+    values = np.frombuffer(array.data, kind, offset=data.tell())
+    if kind.kind == "f" and not (np.abs(values) <= LARGEST).all():
+        raise Refused(name, f"{key} holds values that are not finite, or beyond {LARGEST:g}")
+    return values.reshape(shape, order="F" if by_columns else "C").copy()
