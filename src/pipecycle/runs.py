@@ -18,7 +18,7 @@ import attrs
 import numpy as np
 from attrs import frozen
 
-from pipecycle.config import Config
+from pipecycle.config import Config, Train
 from pipecycle.data import Task, load, load_split
 from pipecycle.errors import InputError
 from pipecycle.files import reason, write
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pipecycle.train.engine import Engine
     from pipecycle.train.job import Callback, Job, Watch
-    from pipecycle.train.problems import Problem
+    from pipecycle.train.problems import Problem, Recipe
 
 Show = Callable[["Engine"], None]
 CHECKPOINT = Path("checkpoint") / "state.safetensors"
@@ -60,9 +60,9 @@ class Interrupted(Exception):
 
 
 @cache
-def _task(name: str) -> Task:
+def _task(name: str, scale: str | None) -> Task:
     """Loaded once: runs that share their data can be stacked."""
-    return load(name)
+    return load(name, scale)
 
 
 def prepare(config: Config) -> tuple[Schedule, Problem]:
@@ -73,13 +73,10 @@ def prepare(config: Config) -> tuple[Schedule, Problem]:
 
 def problem_of(config: Config) -> Problem:
     """What a configuration learns."""
-    from pipecycle.train.problems import Recipe, problem
-    from pipecycle.train.sessions import LocalSGD
+    from pipecycle.train.problems import problem
 
     world, data, train = config.world, config.data, config.train
-    sgd = LocalSGD(lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay, proximal=train.proximal)
-    recipe = Recipe(sgd, train.batch, train.replacement, train.lr_decay, train.distillation)
-    task = _task(data.name)
+    task = _task(data.name, data.scale)
     split = None if data.split is None else load_split(Path(data.split), task, trial=world.trial)
     return problem(
         task,
@@ -89,8 +86,17 @@ def problem_of(config: Config) -> Problem:
         samples=data.samples,
         trial=world.trial,
         split=split,
-        recipe=recipe,
+        recipe=recipe_of(train),
     )
+
+
+def recipe_of(train: Train) -> Recipe:
+    """How every client trains."""
+    from pipecycle.train.problems import Recipe
+    from pipecycle.train.sessions import LocalSGD
+
+    sgd = LocalSGD(lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay, proximal=train.proximal)
+    return Recipe(sgd, train.batch, train.replacement, train.lr_decay, train.distillation, train.augment)
 
 
 def planning_needs(config: Config, learnt: Problem) -> tuple[dict[str, Any], int, Ints | None]:

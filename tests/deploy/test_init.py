@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from attrs import define
 
-from pipecycle.deploy.local.project import annotated, read_app, sentences, write_app
+from pipecycle.deploy.local.project import annotated, read_app, write_app
 from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
 from pipecycle.errors import InputError
 
@@ -55,9 +55,9 @@ def test_an_app_says_what_it_was_made_from(tmp_path: Path) -> None:
 
 def test_every_setting_has_a_sentence() -> None:
     for kind in (RunSettings, NodeSettings):
-        about = sentences(kind)
-        assert [key.replace("_", "-") for key in about] == list(kind().flat())
-        assert all(text.endswith(".") for text in about.values()), about
+        notes = kind.notes()
+        assert list(notes) == list(kind().flat())
+        assert all(text.endswith(".") and text[:1].isalpha() for text in notes.values()), notes
     assert tomllib.loads(annotated(RunSettings())) == RunSettings().flat()
 
 

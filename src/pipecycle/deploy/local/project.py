@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
-import inspect
 import keyword
 import re
 import sys
@@ -110,27 +108,8 @@ def read_app(folder: Path) -> RunSettings:
 
 def annotated(settings: RunSettings) -> str:
     """Every setting as TOML, with its sentence above it."""
-    about = sentences(RunSettings)
-    lines = []
-    for key, value in settings.flat().items():
-        lines += [f"# {line}" for line in about[key.replace("-", "_")].splitlines()]
-        lines.append(f"{key} = {toml(value)}")
-    return "\n".join(lines) + "\n"
-
-
-def sentences(kind: type) -> dict[str, str]:
-    """What is written below each field of a class; a field without a sentence is an empty one."""
-    (definition,) = ast.parse(inspect.getsource(kind)).body
-    assert isinstance(definition, ast.ClassDef)
-    found: dict[str, str] = {}
-    name = ""
-    for line in definition.body:
-        match line:
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                found[name] = ""
-            case ast.Expr(value=ast.Constant(value=str(text))) if name:
-                found[name], name = inspect.cleandoc(text), ""
-    return found
+    notes = settings.notes()
+    return "".join(f"# {notes[key]}\n{key} = {toml(value)}\n" for key, value in settings.flat().items())
 
 
 def _package(name: str) -> str:

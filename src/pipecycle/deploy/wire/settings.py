@@ -1,8 +1,11 @@
-"""What a live run and a node are told: flat scalars, as Flower's run and node configuration carry them."""
+"""What a live run and a node are told: flat scalars, as Flower's run and node configuration carry them.
+
+What a live run has in common with a simulated one is described and checked by `pipecycle.config` alone."""
 
 from __future__ import annotations
 
 import json
+import tomllib
 import typing
 from collections.abc import Mapping
 from functools import lru_cache
@@ -14,9 +17,10 @@ import attrs
 from attrs import field, frozen
 
 from pipecycle.checks import at_least, one_of
-from pipecycle.config import Config, Data, Look, Train, World
+from pipecycle.config import Config, Data, Look, Train, World, sections
 from pipecycle.errors import InputError
 from pipecycle.registry import convert, nearest
+from pipecycle.runs import problem_of, recipe_of
 from pipecycle.specs import parse_harvest
 
 if TYPE_CHECKING:
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 Scalar = bool | int | float | str
 FOREIGN = ("num-partitions",)
 """Keys that Flower's engines add by themselves."""
+SECTIONS: dict[type, str] = {World: "world", Data: "data", Train: "train", Look: "look"}
 
 
 def _positive(instance: object, attribute: Any, value: Any) -> None:
@@ -61,6 +66,25 @@ def _battery(instance: object, attribute: Any, value: Any) -> None:
     raise InputError(f"battery = {value}: needs emulated, gauge:FILE or machine")
 
 
+def _setting(default: Scalar, note: str, validator: Any = None) -> Any:
+    """A setting of live runs or nodes alone."""
+    return field(default=default, validator=validator, metadata={"note": note})
+
+
+def _shared(section: type, name: str, default: Scalar | None = None, note: str = "") -> Any:
+    """A setting that the configuration of a simulated run has too; "" or 0 stands for one that is not given."""
+    source = attrs.fields_dict(section)[name]
+    if default is None:
+        default = "" if source.default is None else source.default
+    about = note or f"{source.metadata['note'][0].upper()}{source.metadata['note'][1:]}."
+    given = {"note": about, "place": (SECTIONS[section], name), "optional": source.default is None}
+    return field(default=default, converter=_unset if default == "" else None, metadata=given)
+
+
+def _unset(value: str) -> str:
+    return "" if value == "none" else value
+
+
 class _Flat:
     """To and from a flat mapping with keys like `slot-seconds`."""
 
@@ -69,7 +93,7 @@ class _Flat:
         """From a configuration; an unknown key or a wrong type is refused by name.  Not `strict`, keys that are not
         ours are passed over: a user's own app has some of its own."""
         hints = typing.get_type_hints(cls)
-        names = {one.name.replace("_", "-"): one.name for one in attrs.fields(cls)}  # type: ignore[arg-type]
+        names = {attribute.name.replace("_", "-"): attribute.name for attribute in attrs.fields(cls)}  # type: ignore[arg-type]
         given = {}
         for key, value in values.items():
             if key in FOREIGN or (not strict and key not in names):
@@ -83,74 +107,79 @@ class _Flat:
         """For `[tool.flwr.app.config]`, `--run-config` or `--node-config`."""
         return {key.replace("_", "-"): value for key, value in attrs.asdict(self).items()}  # type: ignore[arg-type]
 
+    @classmethod
+    def notes(cls) -> dict[str, str]:
+        """What each setting means, by its key."""
+        fields = attrs.fields(cls)  # type: ignore[arg-type]
+        return {attribute.name.replace("_", "-"): attribute.metadata["note"] for attribute in fields}
+
 
 @frozen
 class RunSettings(_Flat):
     """A live run.  The defaults are a small federation on the embedded digits."""
 
-    policy: str = "pipecycle"
-    """A policy by name, or a user's own as module:Class."""
-    policy_settings: str = "{}"
-    """Its settings as a JSON object, e.g. {"groups": 2}."""
-    model: str = "mlp"
-    """mlp, lenet, cnn64, wide or module:factory; the same on the server and on every node."""
-    data: str = "digits"
-    """A named set or an .npz file.  The server uses its test part; nodes without data of their own their share."""
-    partition: str = field(default="iid", validator=_partition)
-    """How the named data are shared out: iid or dirichlet:ALPHA."""
-    samples: int = field(default=0, validator=at_least(0))
-    """Samples per node in that share; 0 for min(300, all / clients)."""
-    clients: int = field(default=4, validator=at_least(1, "client"))
-    """Nodes to wait for; they are numbered by their partition-id, 0 to clients - 1."""
-    clock: str = field(default="logical", validator=one_of("logical", "wall"))
-    """logical: slots follow each other as sessions end, reproducible.  wall: a slot lasts slot-seconds."""
-    slot_seconds: float = field(default=1.0, validator=_positive)
-    """Wall clock: how long a slot lasts."""
-    slots: int = field(default=100, validator=at_least(1, "slot"))
-    """Slots to run."""
-    session: int = field(default=20, validator=at_least(1, "step"))
-    """Steps of a session, each of which takes a unit of energy (B)."""
-    slack: int = field(default=0, validator=at_least(0))
-    """Slots that a report may take beyond the session itself: policies that work by the clock begin so much earlier."""
-    batch: int = field(default=15, validator=at_least(1, "sample"))
-    """Samples per step."""
-    lr: float = field(default=0.05, validator=_positive)
-    """Learning rate."""
-    momentum: float = field(default=0.0, validator=_number)
-    """Within a session."""
-    weight_decay: float = field(default=0.0, validator=_number)
-    """Pull towards zero."""
-    proximal: float = field(default=0.0, validator=_number)
-    """Pull towards the reference (FedProx)."""
-    distillation: float = field(default=0.1, validator=_number)
-    """FLDA: weight of the teacher's term."""
-    trial: int = field(default=0, validator=at_least(0))
-    """Picks the split, the initial weights, every batch and every random choice."""
-    harvest: str = field(default="bernoulli:0.5", validator=_harvest)
-    """What the server forecasts between reports, and what emulated batteries meet that name no harvest."""
-    capacity: float = field(default=1e6, validator=_positive)
-    """Units that a battery holds, at most: a report above it is refused."""
-    initial: float = field(default=0.0, validator=_number)
-    """Units in an emulated battery that names no initial charge."""
-    deadline: float = field(default=0.0, validator=_number)
-    """Seconds until a session must have answered; 0 for 300 (logical) or its slots, its slack and 30 s (wall)."""
-    margin: float = field(default=15.0, validator=_number)
-    """Seconds after the deadline for which a message stays alive."""
-    roll_call: float = field(default=180.0, validator=_positive)
-    """Seconds to wait for all clients at the start; the run begins with those who came."""
-    pin_nodes: bool = False
-    """Whether a client is held to the Flower node it was first heard from; only where nodes have registered keys."""
-    evaluate_every: int = field(default=20, validator=at_least(1, "slot"))
-    """Slots between two evaluations of the served model on the test samples."""
-    out: str = field(default="", validator=_absolute)
-    """Absolute folder of the run (trace, checkpoint, model, schedule, metrics); empty writes nothing."""
-    resume: bool = False
-    """Go on from the checkpoint in `out`."""
-    device: str = field(default="cpu", validator=one_of("cpu"))
-    """Where nodes train and the server evaluates."""
+    policy: str = _setting("pipecycle", "A policy by name, or a user's own as module:Class.")
+    policy_settings: str = _setting("{}", 'Its settings as a JSON object, e.g. {"groups": 2}.')
+    model: str = _shared(Train, "model")
+    data: str = _shared(
+        Data,
+        "name",
+        note="A named set or an .npz file: the server has its test part, nodes without data of their own a share.",
+    )
+    partition: str = _setting("iid", "How the named data are shared out: iid or dirichlet:ALPHA.", _partition)
+    scale: str = _shared(Data, "scale")
+    samples: int = _shared(Data, "samples", 0, "Samples per node in that share; 0 for min(300, all / clients).")
+    clients: int = _shared(World, "clients", 4, "Nodes to wait for; their partition-ids are 0 to clients - 1.")
+    clock: str = _setting(
+        "logical",
+        "logical: slots follow each other as sessions end, reproducible.  wall: a slot lasts slot-seconds.",
+        one_of("logical", "wall"),
+    )
+    slot_seconds: float = _setting(1.0, "Wall clock: how long a slot lasts.", _positive)
+    slots: int = _shared(World, "slots", 100)
+    session: int = _shared(World, "session")
+    slack: int = _setting(
+        0,
+        "Slots that a report may take beyond the session: policies that work by the clock begin so much earlier.",
+        at_least(0),
+    )
+    batch: int = _shared(Train, "batch")
+    augment: str = _shared(Train, "augment")
+    lr: float = _shared(Train, "lr")
+    momentum: float = _shared(Train, "momentum")
+    weight_decay: float = _shared(Train, "weight_decay")
+    proximal: float = _shared(Train, "proximal")
+    distillation: float = _shared(Train, "distillation")
+    trial: int = _shared(World, "trial")
+    harvest: str = _shared(
+        World, "harvest", note="What the server forecasts between reports, and what charges an emulated battery."
+    )
+    capacity: float = _shared(
+        World, "capacity", note="Units that a battery holds, at most: a report above it is refused."
+    )
+    initial: float = _shared(World, "initial", note="Units in an emulated battery that names no initial charge.")
+    deadline: float = _setting(
+        0.0,
+        "Seconds until a session must have answered; 0 for 300 (logical) or its slots, its slack and 30 s (wall).",
+        _number,
+    )
+    margin: float = _setting(15.0, "Seconds after the deadline for which a message stays alive.", _number)
+    roll_call: float = _setting(
+        180.0, "Seconds to wait for all clients at the start; the run begins with those who came.", _positive
+    )
+    pin_nodes: bool = _setting(
+        default=False,
+        note="Whether a client is held to the Flower node it was first heard from; only with registered keys.",
+    )
+    evaluate_every: int = _shared(Look, "every", 20)
+    out: str = _setting(
+        "", "Absolute folder of the run (trace, checkpoint, model, metrics); empty writes nothing.", _absolute
+    )
+    resume: bool = _setting(default=False, note="Resume from the checkpoint in `out`.")
+    device: str = _setting("cpu", "Where nodes train and the server evaluates.", one_of("cpu"))
 
     def __attrs_post_init__(self) -> None:
-        self.config()  # refuses unknown policies and settings by name
+        self.config()  # refuses what is shared with a simulated run, by name
         if self.policy == "isolated":
             raise InputError("policy = isolated: clients that train alone need no federation")
         if self.initial > self.capacity:
@@ -170,11 +199,6 @@ class RunSettings(_Flat):
         return values
 
     @property
-    def alpha(self) -> float | None:
-        """Dirichlet concentration, None for IID."""
-        return None if self.partition == "iid" else float(self.partition.partition(":")[2])
-
-    @property
     def seconds(self) -> float:
         """What a node is given to answer in."""
         if self.deadline:
@@ -186,78 +210,51 @@ class RunSettings(_Flat):
         """Seconds for which a message to a node is alive."""
         return self.seconds + self.margin
 
-    @property
-    def recipe(self) -> Recipe:
-        """How nodes train."""
-        from pipecycle.train.problems import Recipe
-        from pipecycle.train.sessions import LocalSGD
-
-        sgd = LocalSGD(self.lr, self.momentum, self.weight_decay, self.proximal)
-        return Recipe(sgd, self.batch, distillation=self.distillation)
-
-    @lru_cache(4)  # noqa: B019
-    def problem(self) -> Problem:
-        """The task, its split and the initial model, as the simulator makes them."""
-        from pipecycle.train.problems import problem
-
-        return problem(
-            self.data,
-            self.model,
-            clients=self.clients,
-            alpha=self.alpha,
-            samples=self.samples or None,
-            trial=self.trial,
-            recipe=self.recipe,
-        )
-
     def config(self) -> Config:
         """The same as the configuration of a simulated run, so that reports read both."""
-        return Config(
-            policy=self.policy,
-            settings=self.options,
-            world=World(
-                clients=self.clients,
-                session=self.session,
-                slots=self.slots,
-                harvest=self.harvest,
-                trial=self.trial,
-                capacity=self.capacity,
-                initial=self.initial,
-            ),
-            data=Data(name=self.data, alpha=self.alpha, samples=self.samples or None),
-            train=Train(
-                model=self.model,
-                lr=self.lr,
-                momentum=self.momentum,
-                weight_decay=self.weight_decay,
-                proximal=self.proximal,
-                batch=self.batch,
-                distillation=self.distillation,
-            ),
-            look=Look(every=self.evaluate_every),
-        )
+        values: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS.values()}
+        for attribute in attrs.fields(RunSettings):
+            if "place" in attribute.metadata:
+                section, name = attribute.metadata["place"]
+                value = getattr(self, attribute.name)
+                values[section][name] = value or None if attribute.metadata["optional"] else value
+        if self.partition != "iid":
+            values["data"]["alpha"] = float(self.partition.partition(":")[2])
+        built = {name: section(**values[name]) for section, name in SECTIONS.items()}
+        return Config(policy=self.policy, settings=self.options, **built)
+
+    def recipe(self) -> Recipe:
+        """How nodes train."""
+        return recipe_of(self.config().train)
+
+    def problem(self) -> Problem:
+        """The task, its split and the initial model, as the simulator makes them."""
+        return _problem(self.config().text())
+
+
+@lru_cache(4)
+def _problem(text: str) -> Problem:
+    return problem_of(sections(tomllib.loads(text), "settings"))
 
 
 @frozen
 class NodeSettings(_Flat):
     """One node.  What is left empty comes from the run's settings."""
 
-    partition_id: int = field(default=0, validator=at_least(0))
-    """Which client it is, from 0."""
-    data: str = field(default="", validator=_absolute)
-    """Its own data: an .npz with x_train and y_train (or x and y), or a folder of x.npy and y.npy."""
-    ledger: str = field(default="", validator=_absolute)
-    """File of its energy ledger and its last answers; without one they live in Flower's memory only."""
-    battery: str = field(default="emulated", validator=_battery)
-    """Where the level comes from: emulated, gauge:FILE (units as text) or machine (the computer's own battery)."""
-    harvest: str = field(default="", validator=_harvest)
-    """Emulated battery: where energy comes from."""
-    capacity: float = field(default=0.0, validator=_number)
-    """Units that its battery holds; 0 for the run's capacity."""
-    initial: float = field(default=-1.0)
-    """Emulated battery: units at the very beginning; negative for the run's initial charge."""
-    pace: float = field(default=0.0, validator=_number)
-    """Seconds per step at least, to emulate a slow device."""
+    partition_id: int = _setting(0, "Which client it is, from 0.", at_least(0))
+    data: str = _setting(
+        "", "Its own data: an .npz with x_train and y_train (or x and y), or a folder of x.npy and y.npy.", _absolute
+    )
+    ledger: str = _setting(
+        "", "File of its energy ledger and its last answers; without one they live in Flower's memory only.", _absolute
+    )
+    battery: str = _setting(
+        "emulated", "Where the level comes from: emulated, gauge:FILE (units as text) or machine.", _battery
+    )
+    harvest: str = _setting("", "Emulated battery: where energy comes from.", _harvest)
+    capacity: float = _setting(0.0, "Units that its battery holds; 0 for the run's capacity.", _number)
+    initial: float = _setting(-1.0, "Emulated battery: units at the very beginning; negative for the run's.")
+    pace: float = _setting(0.0, "Seconds per step at least, to emulate a slow device.", _number)
 
 
 def _typed(key: str, value: Any, kind: Any) -> Any:
