@@ -98,7 +98,7 @@ def test_own_modules_travel_with_the_app(tmp_path: Path, deploy: Callable[..., D
         (["--policy", "fedavgg"], "did you mean 'fedavg'?"),
         (["--model", "lent"], "did you mean 'lenet'?"),
         (["--data", "none.npz"], "--data none.npz: there is no such file"),
-        (["--set", "slots=-3"], "slots = -3: needs at least 1 slot"),
+        (["--set", "slots=-3"], "slots = -3: needs at least 1"),
         (["--set", "clock=sundial"], "clock = sundial: needs one of logical, wall"),
         (["--set", "grups=2"], "--set grups=2: is no setting of the run or of pipecycle"),
         (["--harvest", "moon"], "harvest 'moon': needs"),

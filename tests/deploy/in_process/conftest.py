@@ -27,7 +27,7 @@ def federation() -> Callable[..., SimpleNamespace]:
         app: Any = None,
         nodes: list[dict[str, Any]] | None = None,
         grid: Any = None,
-        model: Any = None,
+        learning: Any = None,
         run_it: bool = True,
         **over: Any,
     ) -> SimpleNamespace:
@@ -40,7 +40,7 @@ def federation() -> Callable[..., SimpleNamespace]:
         if grid is None:
             faults = {} if fault is None else {"fault": fault}
             grid = LocalGrid(app or client_app(timer=VirtualTime()), nodes, run.flat(), **faults)
-        driver = Driver(grid, run, model or own(run), grid.timer)
+        driver = Driver(grid, run, learning or own(run), grid.timer)
         made: dict[int, Any] = {}  # every version, also those that the server has dropped since
         put = driver.weights.store.put
 

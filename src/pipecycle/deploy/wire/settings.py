@@ -71,14 +71,15 @@ def _setting(default: Scalar, note: str, validator: Any = None) -> Any:
     return field(default=default, validator=validator, metadata={"note": note})
 
 
-def _shared(section: type, name: str, default: Scalar | None = None, note: str = "") -> Any:
+def _shared(section: type, name: str, default: Scalar | None = None, note: str = "", validator: Any = None) -> Any:
     """A setting that the configuration of a simulated run has too; "" or 0 stands for one that is not given."""
     source = attrs.fields_dict(section)[name]
     if default is None:
         default = "" if source.default is None else source.default
     about = note or f"{source.metadata['note'][0].upper()}{source.metadata['note'][1:]}."
     given = {"note": about, "place": (SECTIONS[section], name), "optional": source.default is None}
-    return field(default=default, converter=_unset if default == "" else None, metadata=given)
+    validator = _number if validator is None and isinstance(default, float) else validator
+    return field(default=default, validator=validator, converter=_unset if default == "" else None, metadata=given)
 
 
 def _unset(value: str) -> str:
@@ -145,17 +146,23 @@ class RunSettings(_Flat):
     )
     batch: int = _shared(Train, "batch")
     augment: str = _shared(Train, "augment")
-    lr: float = _shared(Train, "lr")
+    lr: float = _shared(Train, "lr", validator=_positive)
     momentum: float = _shared(Train, "momentum")
     weight_decay: float = _shared(Train, "weight_decay")
     proximal: float = _shared(Train, "proximal")
     distillation: float = _shared(Train, "distillation")
     trial: int = _shared(World, "trial")
     harvest: str = _shared(
-        World, "harvest", note="What the server forecasts between reports, and what charges an emulated battery."
+        World,
+        "harvest",
+        note="What the server forecasts between reports, and what charges an emulated battery.",
+        validator=_harvest,
     )
     capacity: float = _shared(
-        World, "capacity", note="Units that a battery holds, at most: a report above it is refused."
+        World,
+        "capacity",
+        note="Units that a battery holds, at most: a report above it is refused.",
+        validator=_positive,
     )
     initial: float = _shared(World, "initial", note="Units in an emulated battery that names no initial charge.")
     deadline: float = _setting(
