@@ -10,9 +10,9 @@ import typer
 
 from pipecycle import __version__
 from pipecycle.commands import comparing, planning, reproducing, running, sweeping, theorising
+from pipecycle.commands.deploying import app as deploy_app
 from pipecycle.commands.shared import STOPPED
 from pipecycle.data.commands import app as data_app
-from pipecycle.deploy.commands import app as deploy_app
 from pipecycle.errors import InputError
 from pipecycle.report.commands import figures, report, tables
 

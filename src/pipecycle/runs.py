@@ -99,12 +99,17 @@ def recipe_of(train: Train) -> Recipe:
     return Recipe(sgd, train.batch, train.replacement, train.lr_decay, train.distillation, train.augment)
 
 
+def with_upload_ratio(config: Config, classes: int, size: int) -> dict[str, Any]:
+    """The policy's settings.  What a logit table costs depends on the model: it has a row and a column per class."""
+    settings = dict(config.settings)
+    if "upload_ratio" in parameters(policy_class(config.policy)):
+        settings.setdefault("upload_ratio", min(1.0, max(1, classes) ** 2 / size))
+    return settings
+
+
 def planning_needs(config: Config, learnt: Problem) -> tuple[dict[str, Any], int, Ints | None]:
     """What planning has to know of the problem: the policy's settings, the clients, and samples if they differ."""
-    settings = dict(config.settings)
-    if "upload_ratio" in parameters(policy_class(config.policy)) and "upload_ratio" not in settings:
-        # A logit table has a row and a column per class; the model is this run's.
-        settings["upload_ratio"] = min(1.0, learnt.task.classes**2 / learnt.size)
+    settings = with_upload_ratio(config, learnt.task.classes, learnt.size)
     used = config.world.session * np.minimum(config.train.batch, learnt.split.sizes)
     return settings, len(learnt.split), None if (used == used[0]).all() else used
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +33,12 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return a.keys() == b.keys() and all(a[key].tobytes() == b[key].tobytes() for key in a)
 
 
+def read_trace(path: Path) -> list[dict[str, Any]]:
+    """All whole lines of a trace, also of one that is being written."""
+    data = path.read_bytes()
+    return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+
+
 def until(condition: Callable[[], object], seconds: float, said: Callable[[], str] = str) -> None:
     end = time.monotonic() + seconds
     while not condition():
@@ -52,3 +59,21 @@ def stop_after(driver: Any, last: int, error: type[BaseException]) -> None:
                 raise error
 
     driver.slots = stopping
+
+
+def audit(driver: Any) -> None:
+    """Recompute every battery from what it gained and paid, in every slot, and the totals from the batteries."""
+    slots, fleet = driver.slots, driver.fleet
+
+    def audited(first: int) -> Iterator[int]:
+        for slot in slots(first):
+            levels = fleet.gained - fleet.overflow - fleet.trained - fleet.fees
+            assert levels.tolist() == fleet.level.tolist()
+            assert (levels - fleet.paid).tolist() == driver.levels[-1].tolist()
+            harvested, overflowed, *spent = fleet.totals[-1]
+            assert (harvested, overflowed) == (fleet.gained.sum(), fleet.overflow.sum())
+            assert sum(spent) == (fleet.trained + fleet.fees).sum()
+            assert harvested == sum(spent) + levels.sum() + overflowed
+            yield slot
+
+    driver.slots = audited

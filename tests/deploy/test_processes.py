@@ -24,9 +24,14 @@ from pipecycle.deploy.local.loopback import SWITCHES  # noqa: E402
 from pipecycle.deploy.local.processes import Descendants  # noqa: E402
 from pipecycle.deploy.local.project import write_app  # noqa: E402
 from pipecycle.deploy.local.view import Tail  # noqa: E402
-from pipecycle.deploy.server.trace import read_trace  # noqa: E402
 
-from .shared import BITS, in_process, same, until  # noqa: E402
+from .shared import (  # noqa: E402
+    BITS,
+    in_process,
+    read_trace,
+    same,
+    until,
+)
 
 
 class Watched:

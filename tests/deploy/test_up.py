@@ -26,11 +26,16 @@ from pipecycle.deploy.local.loopback import Failed  # noqa: E402
 from pipecycle.deploy.local.processes import Descendants  # noqa: E402
 from pipecycle.deploy.local.up import Site, Terms, _watch  # noqa: E402
 from pipecycle.deploy.local.view import Tail  # noqa: E402
-from pipecycle.deploy.server.trace import read_trace  # noqa: E402
 from pipecycle.energy import UNIT  # noqa: E402
 from pipecycle.errors import InputError  # noqa: E402
 
-from .shared import BITS, in_process, same, until  # noqa: E402
+from .shared import (  # noqa: E402
+    BITS,
+    in_process,
+    read_trace,
+    same,
+    until,
+)
 
 Up = Callable[..., subprocess.Popen[str]]
 

@@ -50,9 +50,17 @@ def federation() -> Callable[..., SimpleNamespace]:
             put(name, values)
 
         driver.weights.store.put = remember  # type: ignore[method-assign]
+        events: list[dict[str, Any]] = []
+        write = driver.trace.write
+
+        def note(event: str, slot: int, **fields: Any) -> None:
+            events.append({"event": event, "slot": slot, "time": driver.trace.time(), **fields})
+            write(event, slot, **fields)
+
+        driver.trace.write = note  # type: ignore[method-assign]
         schedule = driver.run() if run_it else None
         return SimpleNamespace(
-            run=run, grid=grid, driver=driver, schedule=schedule, events=driver.trace.events, folder=folder, made=made
+            run=run, grid=grid, driver=driver, schedule=schedule, events=events, folder=folder, made=made
         )
 
     return make

@@ -17,9 +17,9 @@ pytest.importorskip("flwr")
 from flwr.app import Message
 
 from pipecycle.deploy import client_app
-from pipecycle.deploy.server.trace import read_trace
 
 from ..local_grid import VirtualTime
+from ..shared import read_trace
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]

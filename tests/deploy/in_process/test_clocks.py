@@ -18,10 +18,11 @@ from flwr.app import Message
 from pipecycle.deploy.node.ledger import Account
 from pipecycle.deploy.server.fleet import LiveFleet
 from pipecycle.deploy.server.forecast import Forecast
-from pipecycle.deploy.server.trace import read_trace
 from pipecycle.energy import UNIT
 from pipecycle.policies import REGISTRY
 from pipecycle.schedule import Status
+
+from ..shared import read_trace
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]

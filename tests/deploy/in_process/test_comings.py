@@ -17,10 +17,10 @@ from flwr.app import Message
 
 from pipecycle.deploy import client_app
 from pipecycle.deploy.node import trainer
-from pipecycle.deploy.server.trace import read_trace
 from pipecycle.energy import UNIT
 
 from ..local_grid import VirtualTime
+from ..shared import read_trace
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]
@@ -95,8 +95,8 @@ def test_who_comes_back_while_its_answer_is_held_is_not_refused_for_it(federatio
     def ids() -> list[int]:
         held = driver.clock.held()
         if held and "gone" not in seen:
-            seen.update(gone=held[0].client, slot=driver.fleet.slot)
-            grid.stop(held[0].client)
+            seen.update(gone=held[0]["client"], slot=driver.fleet.slot)
+            grid.stop(held[0]["client"])
         elif "gone" in seen and "back" not in seen and driver.fleet.slot > seen["slot"]:
             seen["back"] = driver.fleet.slot
             grid.start(seen["gone"])

@@ -23,6 +23,7 @@ from pipecycle.policies import REGISTRY
 from pipecycle.schedule import Status
 
 from ..local_grid import VirtualTime
+from ..shared import audit
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]
@@ -97,6 +98,7 @@ def test_nothing_stalls_and_energy_is_conserved(
 
     befell: dict[tuple[int, int], str | None] = {}
     grid.fault = fault
+    audit(live.driver)
     schedule = live.driver.run()
 
     assert {*FAULTS, "stopped", "back"} <= set(seen)
@@ -121,8 +123,8 @@ def test_nothing_stalls_and_energy_is_conserved(
     for status, kinds in ((Status.LOST, ("lost", "refused")), (Status.DECLINED, ("decline",))):
         assert statuses[status] == sum(one["event"] in kinds and "session" in one for one in live.events)
     energy = schedule.energy
-    assert (energy.harvested == energy.spent + energy.stored + energy.overflowed).all()
-    assert energy.stored[-1] == energy.level.sum()
+    assert energy.level.tolist() == live.driver.levels[-1].tolist()
+    assert energy.harvested[-1] == energy.spent[-1] + energy.level.sum() + energy.overflowed[-1]
     assert schedule.sessions.spent.sum() == energy.spent[-1]
 
 

@@ -17,11 +17,11 @@ from flwr.app import Message
 
 from pipecycle.deploy import client_app
 from pipecycle.deploy.node import trainer
-from pipecycle.deploy.server.trace import read_trace
 from pipecycle.deploy.wire.protocol import Order
 from pipecycle.energy import UNIT
 
 from ..local_grid import VirtualTime
+from ..shared import read_trace
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]

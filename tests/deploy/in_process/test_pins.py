@@ -13,9 +13,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message, MetricRecord
 
-from pipecycle.deploy.server.trace import read_trace
-
-from ..shared import stop_after
+from ..shared import read_trace, stop_after
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]

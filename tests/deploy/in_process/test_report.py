@@ -13,13 +13,14 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message
 
-from pipecycle.deploy.server.trace import read_trace
 from pipecycle.energy import UNIT
 from pipecycle.report.battery import levels
 from pipecycle.report.page import page
 from pipecycle.report.payload import battery, gantt
 from pipecycle.report.records import load, read
 from pipecycle.schedule import Schedule
+
+from ..shared import read_trace
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]

@@ -20,12 +20,11 @@ from pipecycle.deploy.node.session import Node
 from pipecycle.deploy.server import outputs as folder
 from pipecycle.deploy.server import tensors as vault
 from pipecycle.deploy.server import trace as journal
-from pipecycle.deploy.server.trace import read_trace
 from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
 from pipecycle.policies import REGISTRY
 
-from ..shared import stop_after
+from ..shared import read_trace, stop_after
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]

@@ -13,10 +13,10 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 from attrs import define, field
@@ -55,10 +55,6 @@ class Page:
     @property
     def turn(self) -> tuple[int, int]:
         return self.life, self.last
-
-    def model(self, k: int) -> str:
-        """Where the model of session k is."""
-        return next((name for key, name in self.kept.items() if _number(key) == k), "")
 
     def settle(self, order: Order) -> None:
         """Forget what no server can name any more.  One that goes on from what is settled may ask again for answers
@@ -134,32 +130,32 @@ class Account:
 
 
 class Store(Protocol):
-    """Where a ledger and its answers live."""
+    """Where a ledger and its answers live: bytes by name, whole or not there."""
 
-    def load(self) -> dict[str, Any] | None: ...
-
-    def save(self, values: dict[str, Any]) -> None: ...
-
-    def put(self, name: str, data: bytes) -> None: ...
+    def locked(self) -> AbstractContextManager[None]:
+        """Nobody else writes meanwhile."""
 
     def get(self, name: str) -> bytes | None: ...
 
+    def put(self, name: str, data: bytes) -> None: ...
+
     def only(self, names: Collection[str]) -> None:
-        """Drop everything else that was put."""
+        """Drop everything else but the books."""
 
 
+BOOKS = "ledger"
 _NAME = r"(?:answer|kept)-[0-9a-f]{16}"
 
 
 class FileStore:
-    """A file, and one more beside it for every answer and model that is kept."""
+    """A file for the books, and one more beside it for every answer and model that is kept."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else writes meanwhile; the system lifts the lock when the process ends, however it ends."""
+        """The system lifts the lock when the process ends, however it ends."""
         import fcntl
 
         try:
@@ -174,30 +170,16 @@ class FileStore:
                 raise Busy from None
             yield
 
-    def load(self) -> dict[str, Any] | None:
+    def get(self, name: str) -> bytes | None:
         try:
-            values = json.loads(self.path.read_text())
+            return self._file(name).read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise InputError(f"{self.path}: cannot be read ({reason(error)})") from None
-        except ValueError:
-            values = None
-        if not isinstance(values, dict):
-            raise InputError(f"{self.path}: is not a ledger, or is damaged")
-        return values
-
-    def save(self, values: dict[str, Any]) -> None:
-        write(self.path, json.dumps(values) + "\n")
+            raise InputError(f"{self._file(name)}: cannot be read ({reason(error)})") from None
 
     def put(self, name: str, data: bytes) -> None:
-        write(self._beside(name), data)
-
-    def get(self, name: str) -> bytes | None:
-        try:
-            return self._beside(name).read_bytes()
-        except FileNotFoundError:
-            return None
+        write(self._file(name), data)
 
     def only(self, names: Collection[str]) -> None:
         """Also what a process left that was killed while it wrote; nobody else's files, whatever they are called.  The
@@ -206,44 +188,36 @@ class FileStore:
         partial = re.compile(rf"\.{re.escape(self.path.name)}(\.{_NAME})?\.\d+\.partial")
         with suppress(OSError):
             for path in list(self.path.parent.iterdir()):
-                found = mine.fullmatch(path.name)
-                if (found and found[1] not in names) or partial.fullmatch(path.name):
+                match = mine.fullmatch(path.name)
+                if (match and match[1] not in names) or partial.fullmatch(path.name):
                     path.unlink(missing_ok=True)
 
-    def _beside(self, name: str) -> Path:
-        return self.path.with_name(f"{self.path.name}.{name}")
+    def _file(self, name: str) -> Path:
+        return self.path if name == BOOKS else self.path.with_name(f"{self.path.name}.{name}")
 
 
 class StateStore:
     """The memory that Flower keeps for a node while a run lasts; enough for its simulation."""
 
-    NAME = "pipecycle-ledger"
+    RECORD = "pipecycle-ledger"
 
     def __init__(self, state: RecordDict) -> None:
         self.state = state
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        yield
-
-    def load(self) -> dict[str, Any] | None:
-        record = self.state.get(self.NAME)
-        return None if record is None else dict(json.loads(record["ledger"]))
-
-    def save(self, values: dict[str, Any]) -> None:
-        kept = {name: data for name, data in self.state.get(self.NAME, {}).items() if name != "ledger"}
-        self.state[self.NAME] = ConfigRecord({**kept, "ledger": json.dumps(values)})
-
-    def put(self, name: str, data: bytes) -> None:
-        self.state[self.NAME] = ConfigRecord({**self.state.get(self.NAME, {}), name: data})
+    def locked(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def get(self, name: str) -> bytes | None:
-        return self.state.get(self.NAME, {}).get(name)  # type: ignore[no-any-return]
+        value = self.state.get(self.RECORD, {}).get(name)
+        return value.encode() if isinstance(value, str) else value
+
+    def put(self, name: str, data: bytes) -> None:
+        value = data.decode() if name == BOOKS else data
+        self.state[self.RECORD] = ConfigRecord({**self.state.get(self.RECORD, {}), name: value})
 
     def only(self, names: Collection[str]) -> None:
-        self.state[self.NAME] = ConfigRecord(
-            {key: value for key, value in self.state[self.NAME].items() if key in names or key == "ledger"}
-        )
+        stored = self.state[self.RECORD].items()
+        self.state[self.RECORD] = ConfigRecord({name: value for name, value in stored if name in {BOOKS, *names}})
 
 
 class Ledger:
@@ -251,18 +225,19 @@ class Ledger:
 
     def __init__(self, store: Store, client: int, capacity: int, initial: int) -> None:
         self.store = store
-        values = store.load()
-        if values is None:
+        data = store.get(BOOKS)
+        if data is None:
             self.account = Account(client, capacity, harvested=min(initial, capacity))
             self.save()
             return
         try:
+            values = json.loads(data)
             if values.pop("format") != FORMAT:
                 raise InputError("the ledger is of another format")
             runs = {run: Page(**page) for run, page in values.pop("runs").items()}
             self.account = Account(**values, runs=runs)
-        except (KeyError, TypeError, AttributeError):
-            raise InputError("the ledger is damaged") from None
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError):
+            raise InputError("the ledger is damaged, or is none") from None
         if self.account.client != client:
             raise InputError(f"the ledger belongs to client {self.account.client}, not to {client}")
         if self.account.open:  # charged, and then the process died
@@ -273,7 +248,8 @@ class Ledger:
 
     def save(self) -> None:
         """Write the books; only then may what they do not name any more be dropped."""
-        self.store.save({"format": FORMAT, **attrs.asdict(self.account)})
+        values = {"format": FORMAT, **attrs.asdict(self.account)}
+        self.store.put(BOOKS, f"{json.dumps(values)}\n".encode())
         pages = self.account.runs.values()
         self.store.only({name for page in pages for name in (*page.answers.values(), *page.kept.values())})
 
@@ -295,8 +271,11 @@ class Ledger:
         self.account.page.kept[key] = self._put("kept", key, data)
 
     def kept(self, k: int) -> bytes | None:
-        name = self.account.page.model(k)
-        return self.store.get(name) if name else None
+        """The model of session k."""
+        for key, name in self.account.page.kept.items():
+            if _number(key) == k:
+                return self.store.get(name)
+        return None
 
     def charge(self, key: str, quanta: int) -> Account:
         """Take a whole session's energy before it begins; returns the account as it was, for settling."""

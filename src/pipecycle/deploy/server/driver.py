@@ -33,7 +33,8 @@ from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
 from pipecycle.lineage import Lineage
 from pipecycle.record import about
-from pipecycle.registry import build, parameters, policy_class
+from pipecycle.registry import build
+from pipecycle.runs import with_upload_ratio
 from pipecycle.schedule import Schedule, Status
 from pipecycle.slots import steps
 from pipecycle.streams import Ints, streams
@@ -53,10 +54,7 @@ class Driver:
         self.timer = timer or RealTime()
         self.trace = Trace(folder, self.timer, resume=run.resume)
         self.outputs = Outputs(folder, run, model)
-        options, ratio = dict(run.options), 1.0
-        if "upload_ratio" in parameters(policy_class(run.policy)):
-            # A logit table has a row and a column per class; the model is this run's.
-            ratio = options.setdefault("upload_ratio", min(1.0, max(1, model.classes) ** 2 / model.size))
+        options = with_upload_ratio(run.config(), model.classes, model.size)
         self.policy = build(run.policy, options)
         forecast = Forecast(run.harvest, run.clients, run.trial)
         self.fleet = LiveFleet(run.clients, forecast, session=run.session, capacity=run.capacity)
@@ -67,7 +65,7 @@ class Driver:
         self.world = World(self.fleet, self.lineage, streams(run.trial), run.clients, session)
         store = TensorStore(None if folder is None else folder / TENSORS)
         self.weights = Weights(self.lineage, self.fleet, model.initial, store)
-        self.orders = Orders(run, model, self.fleet, self.weights, float(ratio))
+        self.orders = Orders(run, model, self.fleet, self.weights, float(options.get("upload_ratio", 1.0)))
         pins = Pins() if run.pin_nodes else None
         replies = Replies(run, model, self.fleet, self.weights)
         self.roster = Roster(grid, secrets.token_hex(8), replies, self.timer, pins)

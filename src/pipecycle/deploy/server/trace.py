@@ -46,7 +46,6 @@ class Trace:
         self.began = timer.now()
         self.elapsed = 0.0
         self.forgotten: Counter[str] = Counter()
-        self.events: list[Event] = []  # of a run without a folder
         self._file: IO[bytes] | None = None
         self._dirty = False
         if folder is None:
@@ -62,13 +61,11 @@ class Trace:
 
     def write(self, event: str, slot: int, **fields: Any) -> None:
         """One line; it is with the system before this returns."""
-        line = {"event": event, "slot": slot, "time": round(self.time(), 3), **fields}
         self._dirty = True
-        if self._file is None:
-            self.events.append(line)
-            return
-        self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
-        self._file.flush()
+        if self._file is not None:
+            line = {"event": event, "slot": slot, "time": round(self.time(), 3), **fields}
+            self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+            self._file.flush()
 
     def sync(self) -> None:
         """Have everything on disk, also should the machine lose power: no order leaves that is not in the trace."""
@@ -137,11 +134,6 @@ def read_saved(folder: Path) -> tuple[Saved, list[Event], list[Event]]:
     except (TypeError, ValueError):
         raise InputError(f"{folder}: the trace does not fit the checkpoint") from None
     return saved, events, _whole(data[saved.offset :])
-
-
-def read_trace(path: Path) -> list[Event]:
-    """All whole lines of a trace, also of one that is being written."""
-    return _whole(path.read_bytes())
 
 
 def _whole(data: bytes) -> list[Event]:
