@@ -86,7 +86,7 @@ def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up) 
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130, said
-    assert "--resume` goes on" in said
+    assert "--resume` continues" in said
     assert kin.look() == set()
     assert not (tmp_path / "app" / "federation" / "running.json").exists()
 

@@ -97,15 +97,15 @@ def up(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="A setting of every node: pace=0.5, battery=machine, capacity=60, ..."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in DIR, whatever stopped it.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Remove the run in DIR and begin again.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in DIR.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the run in DIR and start from scratch.")] = False,
     dir_: Annotated[Path | None, typer.Option("--dir", hidden=True)] = None,
     as_json: Json = False,
 ) -> None:
     """Start a whole federation on this machine, run the app, watch it, and take everything down again.
 
     A SuperLink and real SuperNodes on 127.0.0.1, each node with its own battery and ledger. Ctrl-C ends all of it, and
-    --resume goes on. Options win over the app's settings, for this run. Example:
+    --resume continues. Options win over the app's settings, for this run. Example:
     pipecycle deploy up --nodes 4 --tls --policy fedavg --set slots=90"""
     _need_flower()
     from pipecycle.deploy.local.up import Site, Terms
@@ -162,7 +162,7 @@ def _conduct(site: Site, chosen: RunSettings, terms: Terms, console: Console) ->
     except KeyboardInterrupt:
         say("Stopped; every process has ended.")
         if site.trace.exists():
-            how = "--resume` goes on where it was" if site.resumable else "--fresh` begins again"
+            how = "--resume` continues the run" if site.resumable else "--fresh` deletes it and starts from scratch"
             say(f"`pipecycle deploy up {site.folder} {how}.")
         raise typer.Exit(STOPPED) from None
     except Failed as error:
@@ -275,24 +275,24 @@ def _options(
 
         if model not in PRESETS:
             raise InputError(f"--model {model}: {nearest(model, PRESETS)}, or your own as module:factory")
-    found: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
+    chosen: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
     known, mine = RunSettings().flat(), {}
     for key, value in pairs(set_ or []).items():
         if key in known:
-            found[key] = value
+            chosen[key] = value
         else:
             mine[key] = value
     if mine:
-        name = str(found.get("policy", before))
+        name = str(chosen.get("policy", before))
         allowed = parameters(policy_class(name))
         for key, value in mine.items():
             if key not in allowed:
                 options = ", ".join([*known, *allowed])
                 raise InputError(f"--set {key}={value}: is no setting of the run or of {name}, needs one of {options}")
-        found["policy-settings"] = json.dumps({key: convert(key, value, allowed[key]) for key, value in mine.items()})
+        chosen["policy-settings"] = json.dumps({key: convert(key, value, allowed[key]) for key, value in mine.items()})
     elif policy is not None and policy != before:
-        found.setdefault("policy-settings", "{}")  # those in the app are another policy's
-    return found
+        chosen.setdefault("policy-settings", "{}")  # those in the app are another policy's
+    return chosen
 
 
 def _need_flower() -> None:

@@ -1,6 +1,6 @@
-"""A live federation over Flower, driven by the very policies that are planned with.
+"""A live federation over Flower, driven by the same policies that plan.
 
-The names below come when they are asked for: the core works without Flower (`pip install "pipecycle[flower]"`)."""
+They are imported when they are asked for: the core works without Flower (`pip install "pipecycle[flower]"`)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'pipecycle.deploy' has no attribute {name!r}")
-    found: object = getattr(import_module(f"pipecycle.deploy.{_HOMES[name]}"), name)
-    return found
+    value: object = getattr(import_module(f"pipecycle.deploy.{_HOMES[name]}"), name)
+    return value
 
 
 __all__ = ["NodeSettings", "RunSettings", "battery_mod", "client_app", "server_app", "with_battery"]

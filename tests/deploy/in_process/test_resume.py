@@ -235,7 +235,7 @@ def test_what_cannot_be_resumed(federation: Federation, tmp_path: Path) -> None:
         federation(tmp_path, policy="fedavg", out=str(out), **SETTINGS)
     with pytest.raises(InputError, match="other settings"):
         federation(tmp_path, policy="mifa", out=str(out), resume=True, **SETTINGS)
-    with pytest.raises(InputError, match="no checkpoint to go on from"):
+    with pytest.raises(InputError, match="no checkpoint to resume from"):
         federation(tmp_path, policy="fedavg", out=str(tmp_path / "nothing"), resume=True, **SETTINGS)
     (out / "checkpoint/state.json").write_text("{")
     with pytest.raises(InputError, match="damaged"):

@@ -57,10 +57,10 @@ def made(folder: Path) -> Path:
 def program(name: str) -> str:
     """One of Flower's programs: beside this Python, or on the path."""
     beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
+    path = str(beside) if beside.exists() else shutil.which(name)
+    if path is None:
         raise InputError(f"{name}: is not installed, pip install 'pipecycle[flower]'")
-    return found
+    return path
 
 
 def free_port() -> int:

@@ -123,8 +123,8 @@ def _package(name: str) -> str:
 def _own_modules(settings: RunSettings) -> list[Path]:
     """Files of the working directory that the policy or the model live in."""
     named = [text.partition(":")[0] for text in (settings.policy, settings.model) if ":" in text]
-    found = {Path(f"{module}.py") for module in named}
-    return sorted(path for path in found if path.exists())
+    files = {Path(f"{module}.py") for module in named}
+    return sorted(path for path in files if path.exists())
 
 
 def _list(values: list[str]) -> str:

@@ -37,7 +37,7 @@ class Terms:
     node: Mapping[str, Scalar] = field(factory=dict)
 
     def again(self, given: Terms) -> Terms:
-        """For a run that goes on, where nothing else than this may be given."""
+        """For a run that is resumed: nothing else may be given."""
         if given.tls and not self.tls:
             raise InputError("--tls: the run was begun without it")
         for key, value in given.node.items():
@@ -100,17 +100,17 @@ class Site:
 
     def prepare(self, options: Mapping[str, Scalar], *, resume: bool, fresh: bool, tls: bool = False) -> RunSettings:
         """The settings of the run to come; an app is written where there is none, a run in the way is refused."""
-        begun = self.trace.exists()
+        begun, fresh_one = self.trace.exists(), "--fresh deletes it and starts from scratch"
         if resume and not begun:
-            raise InputError(f"{self.out}: holds no run to go on with (leave --resume out)")
+            raise InputError(f"{self.out}: holds no run to resume (leave out --resume)")
         if resume and not self.resumable:
-            raise InputError(f"{self.out}: that run ended before its first checkpoint (--fresh begins again)")
+            raise InputError(f"{self.out}: that run ended before its first checkpoint ({fresh_one})")
         if begun and not resume and not fresh:
-            raise InputError(f"{self.out}: holds a run already (--resume goes on with it, --fresh begins again)")
+            raise InputError(f"{self.out}: holds a run already (--resume continues it, {fresh_one})")
         if status(self.federation) is not None:
             raise InputError(f"{self.folder}: a federation runs there already (see `pipecycle deploy status`)")
         if resume and Tail(self.trace).read().ended is not None:
-            raise InputError(f"{self.out}: that run has ended; there is nothing to go on with (--fresh begins again)")
+            raise InputError(f"{self.out}: that run has ended; there is nothing to resume ({fresh_one})")
         if not self.has_app:
             write_app(self.folder, RunSettings.of(options))
         base = (self._last() if resume else None) or read_app(self.folder)

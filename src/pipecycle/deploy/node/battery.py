@@ -23,7 +23,7 @@ PATIENCE, AGAIN = 1.0, 0.1
 
 
 class Battery(Protocol):
-    """Brings an account up to date."""
+    """Keeps an account up to date."""
 
     emulated: bool
 
@@ -65,7 +65,7 @@ class Gauge:
         account.measure(int(quanta(self.read(), "gauge")))
 
     def read(self) -> float:
-        """Looks again for a while: whoever writes the file may be in the middle of it."""
+        """Tries again for a while: the file may be being written."""
         until = self.timer.now() + PATIENCE
         while True:
             try:
@@ -98,10 +98,10 @@ class Machine(Gauge):
     def _look(self) -> float:
         import psutil
 
-        found = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
-        if found is None:
+        sensor = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+        if sensor is None:
             raise InputError("battery = machine: this machine has no battery that can be read")
-        return self.capacity * min(100.0, max(0.0, float(found.percent))) / 100.0
+        return self.capacity * min(100.0, max(0.0, float(sensor.percent))) / 100.0
 
 
 def battery(run: RunSettings, node: NodeSettings, timer: Timer) -> Battery:

@@ -94,7 +94,7 @@ class Node:
         return self.train(order, message, context, app)
 
     def objection(self, order: Order, message: Message) -> str:
-        """Why the node declines, if it does; a model that it goes on from is added to the message."""
+        """Why the node declines, if it does; the kept model that it continues from is added to the message."""
         if self.account.level < order.need:
             return f"battery {show(self.account.level)} units, needs {show(order.need)}"
         if order.kept >= 0:
@@ -110,10 +110,10 @@ class Node:
         steps, samples, reason = order.steps, 0, ""
         content: RecordDict | None = None
         try:
-            found = app(message, context).content
-            samples = _samples(found)
-            pack(found)  # what can be neither kept nor sent must be known before it is paid for
-            content = found
+            reply = app(message, context).content
+            samples = _samples(reply)
+            pack(reply)  # what can be neither kept nor sent must be known before it is paid for
+            content = reply
         except Late as error:
             steps, reason = error.steps, str(error)
         except Exception as error:  # an exception would leave its energy out of the books under simulation
@@ -128,9 +128,9 @@ class Node:
                 self.account.pay(upload=order.fee)
             else:
                 content, reason = None, "no energy to report"
-        told = self.said(order, "failed" if content is None else "trained", reason[:500])
-        told = attrs.evolve(told, steps=steps, seconds=seconds, samples=0 if content is None else samples)
-        return self.keep(order, message, told, content)
+        answer = self.said(order, "failed" if content is None else "trained", reason[:500])
+        answer = attrs.evolve(answer, steps=steps, seconds=seconds, samples=0 if content is None else samples)
+        return self.keep(order, message, answer, content)
 
     def burn(self, order: Order, steps: int, seconds: float) -> None:
         """Energy goes step by step while more may come in; on the logical clock a step takes a slot."""

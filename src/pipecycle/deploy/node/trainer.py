@@ -47,13 +47,13 @@ def own_data(run: RunSettings, node: NodeSettings, classes: int) -> Task:
     path = Path(node.data)
     if path.is_dir():
         try:
-            found = {name: np.load(path / f"{name}.npy", allow_pickle=False) for name in ("x", "y")}
+            arrays = {name: np.load(path / f"{name}.npy", allow_pickle=False) for name in ("x", "y")}
         except (OSError, ValueError) as error:
             why = reason(error) if isinstance(error, OSError) else str(error)
             raise InputError(f"{path}: needs x.npy and y.npy ({why})") from None
     else:
-        found = read_npz(path)
-    images, labels = found.get("x_train", found.get("x")), found.get("y_train", found.get("y"))
+        arrays = read_npz(path)
+    images, labels = arrays.get("x_train", arrays.get("x")), arrays.get("y_train", arrays.get("y"))
     if images is None or labels is None:
         raise InputError(f"{path}: needs x_train and y_train, or x and y")
     scale = _own_scale(run, images)

@@ -159,8 +159,8 @@ class LiveFleet(Fleet):
         """Clients that are believed to have too little energy and have not been heard of for so many slots: if the
         forecast is too low they would never be asked again."""
         poor = (self._state == 0) & self.reachable & (self.level < self.to_train + self.to_report)
-        found: list[int] = (poor & (self.slot - self._heard >= slots)).nonzero()[0].tolist()
-        return found
+        unsure: list[int] = (poor & (self.slot - self._heard >= slots)).nonzero()[0].tolist()
+        return unsure
 
     def training(self) -> Ints:
         """Sessions in flight."""
@@ -282,17 +282,18 @@ class LiveFleet(Fleet):
         last, ledger = copy(self), self.ledger
         assert self.overflow is not None
         last.level, last.overflow = self.true_level(), self.overflow.copy()
-        owing = (self.paid > 0).nonzero()[0].tolist()  # for uploads that were never asked for
-        last.sent = [*self.sent, *((self.slot, "server", self._session[[one]], int(self.paid[one])) for one in owing)]
+        last.sent = list(self.sent)
+        for client in (self.paid > 0).nonzero()[0].tolist():  # uploads that were never asked for
+            last.sent.append((self.slot, "server", self._session[[client]], int(self.paid[client])))
         totals = (ledger.harvested, ledger.overflowed, ledger.training, ledger.to_hub)
         rows = np.array([*self.totals[:-1], (*totals, ledger.to_server + int(self.paid.sum()))], np.int64)
         # A report may take back what was only expected: the running totals must not go down.
         last.totals = [tuple(row) for row in np.minimum.accumulate(rows[::-1], axis=0)[::-1].tolist()]
         last.samples = self._samples_by_client()
-        found = record(meta, last, lineage)
-        sessions, versions = found.sessions, found.versions
+        schedule = record(meta, last, lineage)
+        sessions, versions = schedule.sessions, schedule.versions
         status = np.array([session.status for session in self.sessions], np.uint8)
-        status[versions.update] = status[found.tables.session] = Status.USED
+        status[versions.update] = status[schedule.tables.session] = Status.USED
         spent = np.array([session.trained for session in self.sessions], np.int64)
         current = self._session[self._session >= 0]
         spent[current] += (self.trained - self._tallied)[self._session >= 0]
@@ -301,7 +302,7 @@ class LiveFleet(Fleet):
         end = np.array([session.end for session in self.sessions], np.int32)
         # The columns grow on; the schedule has copies.
         return attrs.evolve(
-            found,
+            schedule,
             sessions=attrs.evolve(sessions, client=sessions.client.copy(), end=end, status=status, spent=spent),
             versions=attrs.evolve(
                 versions,

@@ -16,13 +16,13 @@ class Forecast:
     """Expected quanta per slot: the long-run rate of a random harvest, or the recorded one as it stands."""
 
     def __init__(self, harvest: str, clients: int, trial: int) -> None:
-        found = parse_harvest(harvest)
+        source = parse_harvest(harvest)
         self._rate: Ints | None = None
-        if isinstance(found, Always | Bernoulli | Markov):
-            rate = np.asarray(1.0 if isinstance(found, Always) else found.rate)
+        if isinstance(source, Always | Bernoulli | Markov):
+            rate = np.asarray(1.0 if isinstance(source, Always) else source.rate)
             self._rate = np.floor(np.broadcast_to(rate, (clients,)) * UNIT).astype(np.int64)
         else:
-            self._weather = found.weather(clients, trial)
+            self._weather = source.weather(clients, trial)
             self._sums: Ints = np.zeros((1, clients), np.int64)
 
     def through(self, slot: int) -> Ints:

@@ -54,8 +54,8 @@ class Model:
         """A node's logit sums and counts by label; every sample of the session is counted once for each time that it
         was used."""
         classes, kind = self.classes, np.dtype(np.float32)
-        found = read_arrays(record, {"sums": ((classes, classes), kind), "counts": ((classes,), kind)}, "logits")
-        sums, counts = (torch.from_numpy(np.array(found[name])) for name in ("sums", "counts"))
+        arrays = read_arrays(record, {"sums": ((classes, classes), kind), "counts": ((classes,), kind)}, "logits")
+        sums, counts = (torch.from_numpy(np.array(arrays[name])) for name in ("sums", "counts"))
         if bool((counts < 0).any()) or not bool((counts == counts.round()).all()):
             raise Refused("logits", "counts are not whole numbers of at least 0")
         if counts.double().sum().item() != samples:

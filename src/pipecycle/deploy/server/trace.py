@@ -1,7 +1,7 @@
-"""What a live run leaves behind as it goes: the trace, and a checkpoint from which a killed server goes on.
+"""What a live run writes as it goes: the trace, and a checkpoint from which a killed run resumes.
 
-The trace says everything that reached the policy, so that replaying it through the policy brings back the very state
-that it was in; only tensors need files of their own.
+The trace says everything that reached the policy, so that replaying it restores the policy's state; only tensors need
+files of their own.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def read_saved(folder: Path) -> tuple[Saved, list[Event], list[Event]]:
         state = json.loads((folder / STATE).read_text())
         data = (folder / TRACE).read_bytes()
     except OSError as error:
-        raise InputError(f"{folder}: there is no checkpoint to go on from ({reason(error)})") from None
+        raise InputError(f"{folder}: there is no checkpoint to resume from ({reason(error)})") from None
     except ValueError:
         raise InputError(f"{folder / STATE}: is damaged") from None
     if not isinstance(state, dict) or state.pop("format", None) != FORMAT:

@@ -43,8 +43,7 @@ class Weights:
 
     def teacher(self, table: int, client: int) -> tuple[Tensor, Tensor]:
         """What a client learns from, and which rows there are."""
-        found = Table(**self.store.get(f"table-{table}"))
-        logits, valid = found.without(torch.tensor([client]))
+        logits, valid = Table(**self.store.get(f"table-{table}")).without(torch.tensor([client]))
         return logits[0], valid[0]
 
     def catch_up(self, *, values: bool = True) -> list[Made]:
@@ -92,10 +91,10 @@ class Weights:
             self._row += 1
         _, kind, _, _, bases, updates = self.lineage.rows[self._row - 1]
         self._left -= 1
-        found = slice(self._base, self._base + bases), slice(self._update, self._update + updates), kind
+        terms = slice(self._base, self._base + bases), slice(self._update, self._update + updates), kind
         self._base += bases
         self._update += updates
-        return found
+        return terms
 
     def _make(self, version: int, bases: slice, updates: slice, kind: Kind) -> None:
         if kind == Kind.INITIAL:
@@ -124,7 +123,7 @@ class Weights:
         before = Table(**self.store.get(f"table-{table - 1}")) if table else None
         clients = torch.from_numpy(self.fleet.client_of(sessions))
         made = tabulate(before, self.fleet.clients, clients, [(part["sums"], part["counts"]) for part in parts])
-        self.store.put(f"table-{table}", {one.name: getattr(made, one.name) for one in attrs.fields(Table)})
+        self.store.put(f"table-{table}", attrs.asdict(made, recurse=False))
 
 
 class Stored:

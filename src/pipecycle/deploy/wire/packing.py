@@ -14,21 +14,22 @@ _KINDS = {"metrics": MetricRecord, "config": ConfigRecord}
 
 def pack(content: RecordDict) -> bytes:
     """Metrics and configuration as JSON, arrays as they are; what Flower could not send cannot be packed either."""
-    told: list[dict[str, object]] = []
+    records: list[dict[str, object]] = []
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
         for name, record in content.items():
             if isinstance(record, ArrayRecord):
                 arrays: list[list[object]] = []
                 for key, array in record.items():
-                    place = f"{len(told)}.{len(arrays)}"
+                    place = f"{len(records)}.{len(arrays)}"
                     archive.writestr(place, array.data)
                     arrays.append([key, array.dtype, list(array.shape), array.stype, place])
-                told.append({"name": name, "kind": "arrays", "arrays": arrays})
+                records.append({"name": name, "kind": "arrays", "arrays": arrays})
             else:
                 kind = "metrics" if isinstance(record, MetricRecord) else "config"
-                told.append({"name": name, "kind": kind, "values": {key: _plain(one) for key, one in record.items()}})
-        archive.writestr("records.json", json.dumps(told, ensure_ascii=False).encode())
+                values = {key: _plain(value) for key, value in record.items()}
+                records.append({"name": name, "kind": kind, "values": values})
+        archive.writestr("records.json", json.dumps(records, ensure_ascii=False).encode())
     return data.getvalue()
 
 
@@ -55,7 +56,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"hex": value.hex()}
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
         raise ValueError(f"{value} does not fit into 64 bits")
     return value
@@ -64,4 +65,4 @@ def _plain(value: Any) -> Any:
 def _value(plain: Any) -> Any:
     if isinstance(plain, dict):
         return bytes.fromhex(plain["hex"])
-    return [_value(one) for one in plain] if isinstance(plain, list) else plain
+    return [_value(item) for item in plain] if isinstance(plain, list) else plain
