@@ -276,7 +276,7 @@ def _options(
         if model not in PRESETS:
             raise InputError(f"--model {model}: {nearest(model, PRESETS)}, or your own as module:factory")
     chosen: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
-    known, mine = RunSettings().flat(), {}
+    known, mine = RunSettings.notes(), {}
     for key, value in pairs(set_ or []).items():
         if key in known:
             chosen[key] = value

@@ -108,8 +108,8 @@ def read_app(folder: Path) -> RunSettings:
 
 def annotated(settings: RunSettings) -> str:
     """Every setting as TOML, with its sentence above it."""
-    notes = settings.notes()
-    return "".join(f"# {notes[key]}\n{key} = {toml(value)}\n" for key, value in settings.flat().items())
+    values = settings.flat()
+    return "".join(f"# {note}\n{key} = {toml(values.get(key, ''))}\n" for key, note in settings.notes().items())
 
 
 def _package(name: str) -> str:

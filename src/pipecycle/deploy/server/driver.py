@@ -41,8 +41,6 @@ from pipecycle.streams import Ints, streams
 from pipecycle.world import Frugal, World
 
 NOT_DECISIVE = ("resume", "out", "slots", "roll-call", "deadline", "margin", "pin-nodes")
-LATER = ("scale", "augment")
-"""Settings that older checkpoints do not know; they count where they are set."""
 
 
 class Driver:
@@ -82,7 +80,6 @@ class Driver:
     def identity(self) -> str:
         """What must not change between a run and its resumption."""
         values = {key: value for key, value in self.settings.flat().items() if key not in NOT_DECISIVE}
-        values = {key: value for key, value in values.items() if value or key not in LATER}
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     def run(self) -> Schedule:

@@ -105,8 +105,15 @@ class _Flat:
         return cls(**given)
 
     def flat(self) -> dict[str, Scalar]:
-        """For `[tool.flwr.app.config]`, `--run-config` or `--node-config`."""
-        return {key.replace("_", "-"): value for key, value in attrs.asdict(self).items()}  # type: ignore[arg-type]
+        """For `--run-config` or `--node-config`.  Shared text that is not given is left out: apps and checkpoints made
+        before there was such a setting do not know it."""
+        fields = attrs.fields(type(self))  # type: ignore[arg-type]
+        values = {attribute: getattr(self, attribute.name) for attribute in fields}
+        return {
+            attribute.name.replace("_", "-"): value
+            for attribute, value in values.items()
+            if value != "" or not attribute.metadata.get("optional")
+        }
 
     @classmethod
     def notes(cls) -> dict[str, str]:
