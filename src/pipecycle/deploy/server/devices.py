@@ -39,11 +39,11 @@ class Live:
         return driver.apply_all(events)
 
 
-class Recorded:
+class Recorded(Live):
     """The same from the trace: nothing is sent, and what was heard is heard again."""
 
     def __init__(self, driver: Driver, events: list[Event]) -> None:
-        self.driver = driver
+        super().__init__(driver)
         self.lives = {event["slot"]: event["life"] for event in events if event["event"] == "resume"}
         self.heard: dict[int, list[Event]] = {}
         for event in events:
@@ -54,9 +54,6 @@ class Recorded:
         """The roll call before slot 0."""
         self.driver.apply_all(self.heard.get(-1, []))
         self.driver.fleet.life = self.lives.get(-1, "")
-
-    def begin(self, slot: int) -> None:
-        self.driver.fleet.begin(slot)
 
     def end(self, slot: int) -> tuple[Ints, Ints]:
         self.driver.evaluate_recipes(slot, values=False)

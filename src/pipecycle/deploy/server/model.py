@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipecycle.deploy.wire.arrays import Arrays, Form, Refused, joined, named, read_arrays
+from pipecycle.deploy.wire.arrays import Arrays, Form, joined, named, read_arrays
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
 from pipecycle.train.history import Checkpoint, History, Row, Score
@@ -50,16 +50,11 @@ class Model:
         """A node's weights as a vector; refused unless they have the model's form and are finite."""
         return joined(read_arrays(record, self.form, "arrays"))
 
-    def logits(self, record: object, samples: int) -> tuple[Tensor, Tensor]:
-        """A node's logit sums and counts by label; every sample of the session is counted once for each time that it
-        was used."""
+    def logits(self, record: object) -> tuple[Tensor, Tensor]:
+        """A node's logit sums and counts by label."""
         classes, kind = self.classes, np.dtype(np.float32)
         arrays = read_arrays(record, {"sums": ((classes, classes), kind), "counts": ((classes,), kind)}, "logits")
         sums, counts = (torch.from_numpy(np.array(arrays[name])) for name in ("sums", "counts"))
-        if bool((counts < 0).any()) or not bool((counts == counts.round()).all()):
-            raise Refused("logits", "counts are not whole numbers of at least 0")
-        if counts.double().sum().item() != samples:
-            raise Refused("logits", f"{counts.double().sum().item():g} samples are counted, the session used {samples}")
         return sums, counts
 
     def look(self, slot: int, version: int, vector: Tensor, energy: float) -> Row:

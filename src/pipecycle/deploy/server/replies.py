@@ -101,7 +101,12 @@ class Replies:
         if answer.steps != run.session:
             raise Refused("steps", f"{answer.steps}, needs {run.session}")
         if session.payload == "logits":
-            self.weights.received_logits(number, *self.model.logits(content.get("logits"), answer.samples))
+            sums, counts = self.model.logits(content.get("logits"))
+            if bool((counts < 0).any()) or not bool((counts == counts.round()).all()):
+                raise Refused("logits", "counts are not whole numbers of at least 0")
+            if (counted := counts.double().sum().item()) != answer.samples:  # each time that a sample was used
+                raise Refused("logits", f"{counted:g} samples are counted, the session used {answer.samples}")
+            self.weights.received_logits(number, sums, counts)
             return
         update = self.model.vector(content.get("arrays")) - self.weights.version(session.reference)
         if not bool(torch.isfinite(update).all()):

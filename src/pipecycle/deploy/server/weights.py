@@ -102,7 +102,7 @@ class Weights:
             return
         lineage = self.lineage
         if kind == Kind.LOCAL:
-            # The client goes on from it and reports how far it has come from the base, so the base stands for it.
+            # The client continues from it and reports how far it is from the base, so the base stands for it.
             self.store.put(f"version-{version}", self.store.get(f"version-{lineage.base.values()[bases][0]}"))
             return
         coefficients, weights = lineage.coefficient.values()[bases], lineage.weight.values()[updates]
