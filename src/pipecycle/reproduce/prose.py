@@ -102,7 +102,7 @@ def _budget(found: Study) -> list[str]:
     for where in paper.DISTRIBUTIONS:
         never = []
         for delta in paper.DELTAS:
-            cells = [found.cell(where, policy, groups, delta) for policy, groups in paper.configurations()]
+            cells = [found.cell(where, policy, groups, delta) for policy, groups in found.rows]
             spent = [run.energy[-1] for cell in cells if cell is not None for run in cell]
             if spent and max(spent) < budget:
                 never.append(f"{delta:g}")

@@ -69,7 +69,7 @@ def _spread(found: Study) -> str:
 
 def _cells(found: Study, where: str, text: Callable[[Cell], tuple[str, ...]], width: int) -> Iterator[list[str]]:
     """A row of text per configuration, `width` columns for each charging probability."""
-    for policy, groups in paper.configurations():
+    for policy, groups in found.rows:
         line = [label(policy, groups)]
         for delta in paper.DELTAS:
             cell = found.cell(where, policy, groups, delta)
@@ -88,7 +88,7 @@ def _against_paper(found: Study, where: str, kind: Kind, how: str) -> Table:
         head += [f"δ = {delta:g}", "paper", "diff."]
     stops = kind in ("literal", "late")
     body = []
-    for policy, groups in paper.configurations():
+    for policy, groups in found.rows:
         line, stopped = [label(policy, groups)], []
         for delta in paper.DELTAS:
             cell, printed = found.cell(where, policy, groups, delta), paper.value(where, policy, groups, delta)
@@ -143,7 +143,7 @@ def _coverage(found: Study, where: str) -> Table:
 
     clients, session = found.world.get("world.clients"), found.world.get("world.session")
     body = []
-    for (policy, groups), line in zip(paper.configurations(), _cells(found, where, text, 4), strict=True):
+    for (policy, groups), line in zip(found.rows, _cells(found, where, text, 4), strict=True):
         rule = None
         if policy == "pipecycle" and groups is not None and clients and session:
             rule = chain_coverage(int(clients), groups, int(session)) or int(clients)
@@ -287,6 +287,7 @@ def _counted(cell: Cell) -> str:
 
 
 def _place(config: Config) -> tuple[str, str, int | None, float]:
+    """The cell of the tables that a variant is compared with."""
     where, delta = _world(config)
     return where, config.policy, config.settings.get("groups"), delta
 
