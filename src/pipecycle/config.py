@@ -14,6 +14,8 @@ from attrs import field, frozen
 from attrs.validators import optional
 
 from pipecycle.checks import at_least, one_of
+from pipecycle.data.augment import FORMS, Augment
+from pipecycle.data.scale import SCALES
 from pipecycle.errors import InputError
 from pipecycle.files import reason
 from pipecycle.registry import build, convert, defaults, nearest, parameters, policy_class
@@ -25,6 +27,11 @@ BY_THE_MODEL = ("upload_ratio",)
 
 def _note(text: str) -> dict[str, str]:
     return {"note": text}
+
+
+def _augment(value: str | None) -> str | None:
+    made = Augment.of(value)
+    return None if made is None else str(made)
 
 
 @frozen
@@ -51,6 +58,11 @@ class Data:
         default=None, validator=at_least(1), metadata=_note("samples per client; min(300, all / clients) if not given")
     )
     split: str | None = field(default=None, metadata=_note("a saved split, instead of alpha and samples"))
+    scale: str | None = field(
+        default=None,
+        validator=optional(one_of(*SCALES)),
+        metadata=_note("of bytes: standard, unit [0, 1], half [-1, 1] or centre [-.5, .5]; none is the set's own"),
+    )
 
 
 @frozen
@@ -70,6 +82,11 @@ class Train:
         default="fp32",
         validator=one_of("fp32", "tf32", "bf16"),
         metadata=_note("of products on a GPU; weights are fp32"),
+    )
+    augment: str | None = field(
+        default=None,
+        converter=_augment,
+        metadata=_note(f"random views of images: {FORMS}; none trains on images as they are"),
     )
 
 

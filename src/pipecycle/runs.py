@@ -60,9 +60,9 @@ class Interrupted(Exception):
 
 
 @cache
-def _task(name: str) -> Task:
+def _task(name: str, scale: str | None) -> Task:
     """Loaded once: runs that share their data can be stacked."""
-    return load(name)
+    return load(name, scale)
 
 
 def prepare(config: Config) -> tuple[Schedule, Problem]:
@@ -78,8 +78,8 @@ def problem_of(config: Config) -> Problem:
 
     world, data, train = config.world, config.data, config.train
     sgd = LocalSGD(lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay, proximal=train.proximal)
-    recipe = Recipe(sgd, train.batch, train.replacement, train.lr_decay, train.distillation)
-    task = _task(data.name)
+    recipe = Recipe(sgd, train.batch, train.replacement, train.lr_decay, train.distillation, train.augment)
+    task = _task(data.name, data.scale)
     split = None if data.split is None else load_split(Path(data.split), task, trial=world.trial)
     return problem(
         task,

@@ -19,7 +19,14 @@ from pipecycle.runs import RunFolder
 if TYPE_CHECKING:
     import pandas
 
-ALIASES = {"data": "data.name", "alpha": "data.alpha", "model": "train.model", "trial": "world.trial"}
+ALIASES = {
+    "data": "data.name",
+    "alpha": "data.alpha",
+    "scale": "data.scale",
+    "model": "train.model",
+    "augment": "train.augment",
+    "trial": "world.trial",
+}
 WORDS = ("clients", "session", "slots", "budget", "harvest", "capacity", "initial")
 
 

@@ -17,6 +17,7 @@ from pipecycle.commands.shared import ConfigFile, HarvestSpec, Json, Settings, c
 from pipecycle.commands.sweeping import carry_out, save_results
 from pipecycle.compare import DEMO, POLICIES, comparison, references
 from pipecycle.config import Config
+from pipecycle.data.augment import FORMS
 from pipecycle.files import write
 from pipecycle.registry import policy_class
 from pipecycle.summary import number
@@ -38,6 +39,8 @@ def compare(
     harvest: HarvestSpec = None,
     data: Annotated[str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file.")] = None,
     model: Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory.")] = None,
+    scale: Annotated[str | None, typer.Option(help="Of bytes: standard, unit, half or centre.")] = None,
+    augment: Annotated[str | None, typer.Option(help=f"Random views of images: {FORMS}.")] = None,
     alpha: Annotated[str | None, typer.Option(help="Dirichlet concentration, or iid. \\[default: 0.1]")] = None,
     clients: Annotated[int | None, typer.Option(help="How many clients. \\[default: 40]")] = None,
     slots: Annotated[int | None, typer.Option(help="Horizon in slots. \\[default: 3000]")] = None,
@@ -69,6 +72,8 @@ def compare(
         "data.name": data,
         "data.alpha": "none" if alpha == "iid" else alpha,
         "train.model": model,
+        "data.scale": scale,
+        "train.augment": augment,
     }
     base = configured(DEMO, config, None, given, set_)
     names = policies or list(POLICIES)
