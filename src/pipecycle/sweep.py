@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -180,14 +179,9 @@ def _key(key: str, value: Any) -> tuple[str, Any]:
 
 
 def flat(config: Config) -> dict[str, Any]:
-    """Everything that a configuration says, one column each: policy, settings, then `world.slots` and so on.
-
-    A setting that is a number or a word (such as step) is text, so that a column holds one type."""
+    """Everything that a configuration says, one column each: policy, settings, then `world.slots` and so on."""
     out: dict[str, Any] = {"policy": config.policy}
-    kinds = parameters(policy_class(config.policy))
-    for key, value in settings(build(config.policy, config.settings)).items():
-        wordy = value is not None and str in typing.get_args(kinds[key])
-        out[f"policy.{key}"] = str(value) if wordy else value
+    out |= {f"policy.{key}": value for key, value in settings(build(config.policy, config.settings)).items()}
     for section in SECTIONS:
         out |= {f"{section}.{key}": value for key, value in attrs.asdict(getattr(config, section)).items()}
     return out

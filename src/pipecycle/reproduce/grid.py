@@ -113,7 +113,6 @@ def _condition(text: str) -> tuple[str, list[str]]:
     return WORDS[key], values.split(",")
 
 
-
 def _part(sweep: Sweep, name: str, path: Path) -> Sequence[str]:
     if name not in sweep.parts:
         known = nearest(name, sweep.parts) if sweep.parts else "the file has no parts"

@@ -92,4 +92,3 @@ def value(distribution: str, policy: str, groups: int | None, delta: float) -> f
         if (row.policy, row.groups) == (policy, groups) and delta in DELTAS:
             return row.values[DELTAS.index(delta)]
     return None
-

@@ -17,7 +17,7 @@ from pipecycle.report.markup import markdown
 from pipecycle.report.tables import Table
 from pipecycle.reproduce import grid, paper
 from pipecycle.reproduce.results import Results, code, load
-from pipecycle.reproduce.study import Cell, key_of, key_of_config, trials_by_cell
+from pipecycle.reproduce.study import Cell, key_of_config, trials_by_cell
 from pipecycle.reproduce.tables import MISSING, label, signed
 from pipecycle.summary import number
 
@@ -29,8 +29,9 @@ NEAR = 0.5
 REGIME = ("train.model", "data.scale", "train.augment")
 """The columns in which readings differ."""
 RULE = (
-    "The reading with the smallest root mean square difference to the paper is taken for everything; among those within "
-    "half a point of it, the one that trains the most client-steps per second. Nothing is tuned to a cell or a scheduler."
+    "The reading with the smallest root mean square difference to the paper is taken for everything; among those "
+    "within half a point of it, the one that trains the most client-steps per second. Nothing is tuned to a cell or a "
+    "scheduler."
 )
 
 
@@ -121,9 +122,7 @@ def accuracies(found: Sequence[Reading]) -> Table:
         line = [_cell(key), "-" if printed is None else f"{printed:.1f}"]
         line += [f"{one.cells[key].accuracy().mean:.1f}" if key in one.cells else MISSING for one in found]
         body.append(tuple(line))
-    return Table(
-        "Accuracy (%) at the budget, by reading", ("Cell", "paper", *(one.name for one in found)), tuple(body)
-    )
+    return Table("Accuracy (%) at the budget, by reading", ("Cell", "paper", *(one.name for one in found)), tuple(body))
 
 
 def verdict(found: Sequence[Reading]) -> str:
@@ -132,7 +131,9 @@ def verdict(found: Sequence[Reading]) -> str:
     if taken is None or best is None:
         return "No reading is complete yet: none is taken."
     if taken is best:
-        return f"Taken: {taken.name}, {taken.rms:.1f} points from the paper (root mean square over {taken.wanted} cells)."
+        return (
+            f"Taken: {taken.name}, {taken.rms:.1f} points from the paper (root mean square over {taken.wanted} cells)."
+        )
     return (
         f"Taken: {taken.name}, {taken.rms:.1f} points from the paper (root mean square over {taken.wanted} cells); "
         f"{best.name} has {best.rms:.1f}, which is within {NEAR:g} points, and takes longer to compute."
@@ -145,7 +146,7 @@ def write_regimes(out: Path, console: Console) -> list[Path]:
     found = readings(results)
     tables = [summary(found), accuracies(found)]
     path = out / "regimes.md"
-    text = [f"# Which training regime was the paper's", ABOUT, RULE, verdict(found), code(results.sources)]
+    text = ["# Which training regime was the paper's", ABOUT, RULE, verdict(found), code(results.sources)]
     write(path, "\n\n".join([*text, markdown(tables)]))
     console.print(markdown(tables[:1]), highlight=False, markup=False, soft_wrap=True)
     console.print(verdict(found), highlight=False, markup=False, soft_wrap=True)
@@ -153,7 +154,7 @@ def write_regimes(out: Path, console: Console) -> list[Path]:
 
 
 ABOUT = (
-    "The paper gives the learning rate, the batch and the kinds of layers. It gives neither the widths of the layers nor "
+    "The paper gives the learning rate, the batch and the kinds of layers, but neither the widths of the layers nor "
     "how images were scaled and augmented. Each reading below is a model, a scaling of inputs and an augmentation "
     "(`experiments/regimes.toml`), run on the IID cells in which no scheme of the paper collapses."
 )

@@ -74,7 +74,9 @@ def source() -> str:
 
 def code(sources: Mapping[str, int]) -> str:
     """By which code some results were made, as a sentence; a mixture is said."""
-    words = [f"{name or 'code that was not recorded'} ({count} run{'s' * (count > 1)})" for name, count in sources.items()]
+    words = [
+        f"{name or 'code that was not recorded'} ({count} run{'s' * (count > 1)})" for name, count in sources.items()
+    ]
     if len(words) == 1:
         return f"One version of the code made all runs: {words[0]}." if "" not in sources else f"Made by {words[0]}."
     return f"A mixture of {len(words)} versions of the code: {', '.join(words)}."

@@ -113,6 +113,16 @@ class Run:
         row = self.reaches(target)
         return None if row is None else float(self.energy[row])
 
+    @property
+    def spent(self) -> float:
+        """Energy within the budget; a run that diverged would have spent what its plan says."""
+        return float(max(self.energy[self.at_budget], (self.plan.get("energy.spent") or 0.0) if self.diverged else 0.0))
+
+    def cost(self, target: float) -> float:
+        """Energy to an accuracy; a run that never gets there counts with what it spent."""
+        needed = self.energy_to(target)
+        return self.spent if needed is None else needed
+
     def slots_to(self, target: float, metric: Literal["accuracy", "clients"] = "clients") -> float | None:
         """Slots until an accuracy, linear between checkpoints."""
         x, y = self.line("slot", metric)

@@ -109,19 +109,14 @@ def _against_paper(found: Study, where: str, kind: Kind, how: str) -> Table:
     return Table(title, (*head, "stopped") if stops else tuple(head), tuple(body))
 
 
-def to_target(cell: Cell, target: float) -> tuple[float | None, int]:
-    """The mean energy of the trials that reach an accuracy within the budget, and how many do."""
-    energies = [one for one in (run.energy_to(target) for run in cell) if one is not None]
-    return (float(np.mean(energies)) if energies else None), len(energies)
-
-
 def _to_target(found: Study, where: str) -> Table:
     def text(cell: Cell) -> tuple[str, ...]:
         out = []
         for target in TARGETS:
-            mean, count = to_target(cell, target)
+            mean = float(np.mean([run.cost(target) for run in cell]))
+            count = sum(run.reaches(target) is not None for run in cell)
             part = f" ({count} of {len(cell)})" if 0 < count < len(cell) else ""
-            out.append("never" if mean is None else f"{mean / 1000:,.{0 if mean >= 10_000 else 1}f}{part}")
+            out.append(f"{mean / 1000:,.{0 if mean >= 10_000 else 1}f}{part}" if count else "never")
         return tuple(out)
 
     head = ["Scheduler"]
