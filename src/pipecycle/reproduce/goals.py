@@ -118,7 +118,10 @@ def _near_paper(found: Study) -> Goal:
             value, printed = found.value(where, scheme, groups, delta), paper.value(where, scheme, groups, delta)
             if value is not None and printed is not None:
                 gaps[where].append(value.mean - printed)
-    text = f"the {len(places)} IID cells of the regime experiment are {NEAR_PAPER:g} points r.m.s. from the paper's, or less"
+    text = (
+        f"the {len(places)} IID cells of the regime experiment are at most {NEAR_PAPER:g} points (root mean square) "
+        "from the paper's"
+    )
     if not gaps["iid"]:
         return Goal(f"{text}; none was run.", None)
     text += f": {rms(gaps['iid']):.1f} over {len(gaps['iid'])} cells and {trials(found)}"

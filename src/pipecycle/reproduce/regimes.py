@@ -130,14 +130,10 @@ def verdict(found: Sequence[Reading]) -> str:
     taken, best = choose(found), min((one for one in found if one.complete), key=lambda one: one.rms, default=None)
     if taken is None or best is None:
         return "No reading is complete yet: none is taken."
+    said = f"Taken: {taken.name}, {taken.rms:.1f} points from the paper (root mean square over {taken.wanted} cells)"
     if taken is best:
-        return (
-            f"Taken: {taken.name}, {taken.rms:.1f} points from the paper (root mean square over {taken.wanted} cells)."
-        )
-    return (
-        f"Taken: {taken.name}, {taken.rms:.1f} points from the paper (root mean square over {taken.wanted} cells); "
-        f"{best.name} has {best.rms:.1f}, which is within {NEAR:g} points, and takes longer to compute."
-    )
+        return f"{said}."
+    return f"{said}; {best.name} has {best.rms:.1f}, less than {NEAR:g} points fewer, and takes longer to compute."
 
 
 def write_regimes(out: Path, console: Console) -> list[Path]:
