@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from attrs import field, frozen
 
 from pipecycle.config import SECTIONS, Config, read_toml, sections
 from pipecycle.errors import InputError
-from pipecycle.registry import build, nearest, parameters, policy_class, settings
+from pipecycle.registry import build, nearest, parameters, policy_class, settings, stated
 from pipecycle.runs import RunFolder
 
 if TYPE_CHECKING:
@@ -181,7 +182,12 @@ def _key(key: str, value: Any) -> tuple[str, Any]:
 def flat(config: Config) -> dict[str, Any]:
     """Everything that a configuration says, one column each: policy, settings, then `world.slots` and so on."""
     out: dict[str, Any] = {"policy": config.policy}
-    out |= {f"policy.{key}": value for key, value in settings(build(config.policy, config.settings)).items()}
+    policy = build(config.policy, config.settings)
+    kinds, said = parameters(type(policy)), stated(policy)
+    for key in settings(policy):
+        # What may be a number or a word is text: a column of a file has one type.
+        mixed = {float, str} <= set(typing.get_args(kinds[key]))
+        out[f"policy.{key}"] = str(said[key]) if mixed and key in said else said.get(key)
     for section in SECTIONS:
         out |= {f"{section}.{key}": value for key, value in attrs.asdict(getattr(config, section)).items()}
     return out

@@ -29,7 +29,7 @@ from pipecycle.energy import UNIT, quanta
 from pipecycle.errors import InputError
 from pipecycle.lineage import Lineage
 from pipecycle.record import Totals, about
-from pipecycle.registry import build, parameters, policy_class
+from pipecycle.registry import build, parameters, policy_class, revision
 from pipecycle.schedule import Schedule, Status
 from pipecycle.streams import Ints
 
@@ -86,6 +86,8 @@ class Slots:
     def identity(self) -> str:
         """What must not change between a run and its resumption."""
         values = {key: value for key, value in self.settings.flat().items() if key not in NOT_DECISIVE}
+        if revision(type(self.policy)) > 1:
+            values["revision"] = revision(type(self.policy))
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     def _slot(self, slot: int) -> None:
