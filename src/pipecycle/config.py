@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 from attrs import field, frozen
+from attrs.validators import optional
 
 from pipecycle.checks import at_least, one_of
 from pipecycle.data.augment import FORMS, augmentation

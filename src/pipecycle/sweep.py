@@ -48,11 +48,12 @@ class Sweep:
 def read_sweep(path: Path, trials: Sequence[int] | None = None) -> Sweep:
     """A file with `[base]` sections, a `[matrix]` of lists, `trials`, and `[[exclude]]` and `[[when]]` tables.
 
-    `[[parts]]` are several matrices in one file, each with a name; what stands above them holds for all.  `trials`
-    given here wins over the file's."""
+    `[[parts]]` are several matrices in one file, each with a name; what stands above them holds for all.  `extends`
+    names a configuration file beside this one whose sections `[base]` builds on.  `trials` given here wins over the
+    file's."""
     values = read_toml(path)
     parts = values.pop("parts", [])
-    base = sections(values.pop("base", {}), str(path))
+    base = sections(_base(values, path), str(path))
     whole = _part(values, str(path), trials)
     known_keys = {"policy", *whole["matrix"], *(key for part in parts for key in part.get("matrix", {}))}
     for rule in [*whole["exclude"], *whole["when"], *(rule for part in parts for rule in _rules(part))]:
@@ -73,6 +74,17 @@ def read_sweep(path: Path, trials: Sequence[int] | None = None) -> Sweep:
         members[name] = [known.get(config.identity(), run) for run, config in found.items()]
         runs |= {run: config for run, config in found.items() if config.identity() not in known}
     return Sweep(runs, members)
+
+
+def _base(values: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The sections of a sweep's `[base]`, on top of those of the file that it extends."""
+    own = values.pop("base", {})
+    extended = values.pop("extends", None)
+    if extended is None:
+        return dict(own)
+    below = read_toml(path.parent / str(extended))
+    tables = [key for key in below if isinstance(below[key], dict) and isinstance(own.get(key), dict)]
+    return {**below, **own, **{key: below[key] | own[key] for key in tables}}
 
 
 def _rules(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
