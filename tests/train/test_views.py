@@ -96,7 +96,7 @@ class Sessions:
 
     def __init__(self, name: str, augment: str, count: int = 3, steps: int = 3, side: int = 16, **other: Any) -> None:
         task = photographs(side)
-        shape = task.shape if name != "mlp" else task.shape
+        shape = task.shape
         made = augmentation(augment)
         assert made is not None
         self.augment, self.task, self.steps = made, task, steps
