@@ -14,7 +14,7 @@ from attrs import field, frozen
 from attrs.validators import optional
 
 from pipecycle.checks import at_least, one_of
-from pipecycle.data.augment import FORMS, Augment
+from pipecycle.data.augment import FORMS, augmentation
 from pipecycle.data.scale import SCALES
 from pipecycle.errors import InputError
 from pipecycle.files import reason
@@ -31,7 +31,7 @@ def _note(text: str) -> dict[str, str]:
 
 
 def _augment(value: str | None) -> str | None:
-    made = Augment.of(value)
+    made = augmentation(value)
     return None if made is None else str(made)
 
 

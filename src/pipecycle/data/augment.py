@@ -28,19 +28,6 @@ class Augment:
     """Pixels of the frame; 0 leaves images where they are."""
     flip: bool = False
 
-    @classmethod
-    def of(cls, text: str | Augment | None) -> Augment | None:
-        """From its text; None and `none` are no augmentation."""
-        if text is None or text == "none":
-            return None
-        if isinstance(text, Augment):
-            return text
-        found = _FORM.fullmatch(text) if isinstance(text, str) and text else None
-        made = None if found is None else cls(int(found[1] or 0), found[2] is not None)
-        if made is None or str(made) != text:
-            raise InputError(f"augment = {text}: needs none, {FORMS}")
-        return made
-
     def __str__(self) -> str:
         return "+".join([f"crop:{self.crop}"] * bool(self.crop) + ["flip"] * self.flip)
 
@@ -65,3 +52,16 @@ class Augment:
         left = (words >> np.uint64(2) & low) * span >> np.uint64(31)
         mirrored = words & np.uint64(self.flip)
         return ((top * span + left) * np.uint64(2) + mirrored).view(np.int64)
+
+
+def augmentation(text: str | Augment | None) -> Augment | None:
+    """From its text; None and `none` are no augmentation."""
+    if text is None or text == "none":
+        return None
+    if isinstance(text, Augment):
+        return text
+    found = _FORM.fullmatch(text) if isinstance(text, str) and text else None
+    made = None if found is None else Augment(int(found[1] or 0), found[2] is not None)
+    if made is None or str(made) != text:
+        raise InputError(f"augment = {text}: needs none, {FORMS}")
+    return made

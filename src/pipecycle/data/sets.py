@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,37 +48,25 @@ def load(source: str | Path | Task, scale: str | None = None) -> Task:
 def digits(scale: Scale) -> Task:
     """scikit-learn's 1,797 digits in their own order: the first 1,437 to train on, the last 360 to test."""
     bundle = import_module("sklearn.datasets").load_digits()
-    x = np.asarray(bundle.images, np.uint8)[:, None]
-    y = np.asarray(bundle.target, np.int64)
+    x, y = np.asarray(bundle.images, np.uint8)[:, None], bundle.target
     cut = len(y) - DIGITS_TEST
-    return Task(x[:cut], y[:cut], x[cut:], y[cut:], classes=10, name=DIGITS.name, scale=scale)
+    return _ten((x[:cut], y[:cut]), (x[cut:], y[cut:]), DIGITS.name, scale)
 
 
 def fashion_mnist(folder: Path, scale: Scale) -> Task:
     """60,000 and 10,000 images as published."""
     train_images, train_labels, test_images, test_labels = (read_idx(folder / name) for name in FASHION_MNIST.files)
-    return Task(
-        train_images[:, None],  # type: ignore[arg-type]
-        train_labels.astype(np.int64),
-        test_images[:, None],  # type: ignore[arg-type]
-        test_labels.astype(np.int64),
-        classes=10,
-        name=FASHION_MNIST.name,
-        scale=scale,
-    )
+    train, test = (train_images[:, None], train_labels), (test_images[:, None], test_labels)
+    return _ten(train, test, FASHION_MNIST.name, scale)
 
 
 def cifar10(folder: Path, scale: Scale) -> Task:
     """50,000 and 10,000 images as published."""
-    batches = [read_batch(folder / name) for name in CIFAR10.files]
-    train_images, train_labels = zip(*batches[:-1], strict=True)
-    test_images, test_labels = batches[-1]
-    return Task(
-        np.concatenate(train_images),  # type: ignore[arg-type]
-        np.concatenate(train_labels),
-        test_images,  # type: ignore[arg-type]
-        test_labels,
-        classes=10,
-        name=CIFAR10.name,
-        scale=scale,
-    )
+    *batches, test = (read_batch(folder / name) for name in CIFAR10.files)
+    images, labels = zip(*batches, strict=True)
+    return _ten((np.concatenate(images), np.concatenate(labels)), test, CIFAR10.name, scale)
+
+
+def _ten(train: tuple[Any, Any], test: tuple[Any, Any], name: str, scale: Scale) -> Task:
+    """Bytes of ten classes as a task."""
+    return Task(*train, *test, classes=10, name=name, scale=scale)

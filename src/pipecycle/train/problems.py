@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pipecycle import models
 from pipecycle.checks import at_least
 from pipecycle.data import Augment, Batches, Split, Task, Views, dirichlet, iid, load
+from pipecycle.data.augment import augmentation
 from pipecycle.errors import InputError
 from pipecycle.schedule import Schedule
 from pipecycle.streams import Ints, streams
@@ -41,7 +42,7 @@ class Recipe:
     """The learning rate of a session that starts in slot s is lr * lr_decay ** (s / 1000)."""
     distillation: float = field(default=0.1, validator=_weight)
     """FLDA: weight of the teacher's term (lambda)."""
-    augment: Augment | None = field(default=None, converter=Augment.of)
+    augment: Augment | None = field(default=None, converter=augmentation)
     """Random views of the images, as `crop:4+flip`; evaluation never has any."""
 
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from pipecycle.errors import InputError
 from pipecycle.models import split
 from pipecycle.train.kernels_chain import DenseStack, dense, layers
-from pipecycle.train.kernels_conv import LARGEST_BATCH, ConvStack, fits
+from pipecycle.train.kernels_conv import LARGEST_BATCH, ConvStack
+from pipecycle.train.kernels_plan import fits
 from pipecycle.train.loop import Loop
 from pipecycle.train.sessions import PRECISIONS, Base, LocalSGD, Precision, Teachers, Trained, Work, steady
 from pipecycle.train.views import Frame
@@ -163,7 +164,6 @@ class Stacked(Base):
                 sums.baddbmm_(seen.mT, z)
                 counts += seen.sum(1)
         return weights, sums, counts
-
 
     def _inputs(self, index: Tensor, work: Work, step: int) -> Tensor:
         """(sessions, batch, *sample) as kept, for the indices of a step."""
