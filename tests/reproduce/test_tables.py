@@ -44,7 +44,12 @@ def test_energy_to_targets_in_thousands(make, gather) -> None:
         make("fedavg", None, 0.1, accuracy=[40, 52, 54], energy=[1000, 3000, 9000], trial=1),
     )
     ours = row(tables(found)["energy_to_target_iid"], "FedAvg")
-    assert [ours[k] for k in (1, 2, 3, 4)] == ["46", "64 (1 of 2)", "70 (1 of 2)", "never"]  # (90 + 3) / 2, (120 + 9) / 2
+    assert [ours[k] for k in (1, 2, 3, 4)] == [
+        "46",
+        "64 (1 of 2)",
+        "70 (1 of 2)",
+        "never",
+    ]  # (90 + 3) / 2, (120 + 9) / 2
     assert ours[5] == MISSING
 
 
