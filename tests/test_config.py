@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipecycle import InputError
-from pipecycle.config import Config, read_config
+from pipecycle.config import Config, Train, read_config
 
 
 def test_a_file_says_what_the_configuration_is(tmp_path: Path) -> None:
@@ -52,6 +52,23 @@ def test_mistakes_are_named(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "bad.toml").write_text(text)
     with pytest.raises(InputError, match=reason):
         read_config(tmp_path / "bad.toml")
+
+
+def test_inputs_are_named_only_where_they_are_not_the_usual_ones() -> None:
+    usual = Config()
+    assert "scale" not in usual.text()
+    assert "augment" not in usual.text()
+    changed = usual.changed({"data.scale": "centre", "train.augment": "crop:4+flip"})
+    assert changed.text().count('scale = "centre"') == changed.text().count('augment = "crop:4+flip"') == 1
+    assert changed.changed({"data.scale": "none", "train.augment": "none"}).identity() == usual.identity()
+    assert Train(augment="none") == Train()
+    for key, value, sentence in (
+        ("data.scale", "raw", "scale = raw: needs one of standard, unit, half, centre"),
+        ("train.augment", "crop:0", r"augment = crop:0: needs none, flip, crop:N or crop:N\+flip"),
+        ("train.augment", 4, "train.augment = 4: needs str or NoneType"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            usual.changed({key: value})
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

@@ -78,6 +78,17 @@ def command(folder: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "pipecycle", "sweep", "s.toml", "--out", str(folder), "--device", "cpu", *arguments]
 
 
+def test_scales_and_augmentations_in_one_matrix() -> None:
+    matrix = {"policy": ["fedavg"], "scale": ["none", "unit"], "augment": ["none", "flip", "crop:2+flip"]}
+    configs = list(expand(Config(), matrix).runs.values())
+    assert [(one.data.scale, one.train.augment) for one in configs] == [
+        (scale, augment) for scale in (None, "unit") for augment in (None, "flip", "crop:2+flip")
+    ]
+    assert configs[0].identity() == Config("fedavg").identity()
+    with pytest.raises(InputError, match="augment = blur: needs none, flip"):
+        expand(Config(), {"augment": ["blur"]})
+
+
 def test_a_sweep_runs_skips_and_reports(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(FILE + "\n")
     dry = subprocess.run(

@@ -327,8 +327,27 @@ def test_only_equal_augmentations_are_stacked_and_none_changes_a_run(learnt: Pro
     train_many([alone], device="cpu")
     assert outcome(jobs[0]) == outcome(jobs[2]) == outcome(alone)
     assert len({outcome(job) for job in jobs}) == 3
-    # All look at the same test images as they are: the initial model has one accuracy.
-    assert len({(job.history.rows[0].accuracy, job.history.rows[0].loss) for job in jobs}) == 1
+
+
+def test_evaluation_never_augments(learnt: Problem) -> None:
+    """Models that do not move are looked at alike, whatever they were trained on."""
+    still = [Recipe(LocalSGD(lr=1e-30), augment=augment) for augment in (None, "flip", "crop:3")]
+    jobs = [job_of(evolve(learnt, recipe=recipe)) for recipe in still]
+    train_many(jobs, device="cpu")
+    assert len({job.history.csv() for job in jobs}) == 1
+
+
+def test_the_theory_sees_the_same_views(learnt: Problem) -> None:
+    from pipecycle.theory.estimate import Learnt, noise
+
+    batches, views = learnt.batches(2)([3], [1])[0], learnt.views(2)([3], [1])[0]  # type: ignore[misc]
+    seen = all_naive(learnt.task.x_train[batches.ravel()], views.ravel(), 2, (0.0,))
+    own = evolve(learnt.task, x_train=seen, y_train=learnt.task.y_train[batches.ravel()])
+    by_hand = Learnt(evolve(learnt, task=own, recipe=Recipe()), torch.device("cpu"))
+    objective, x = Learnt(learnt, torch.device("cpu")), learnt.initial
+    expected = noise(by_hand, x, np.arange(30).reshape(2, 15), torch.zeros_like(x))
+    assert noise(objective, x, batches, torch.zeros_like(x), views) == pytest.approx(expected, rel=1e-5)
+    assert noise(objective, x, batches, torch.zeros_like(x)) != pytest.approx(expected, rel=1e-3)
 
 
 class Stop(Exception):

@@ -43,22 +43,30 @@ class Objective(Protocol):
     def holds(self) -> Sequence[Tensor]:
         """The samples of every client."""
 
-    def loss(self, x: Tensor, samples: Tensor) -> Tensor: ...
+    def loss(self, x: Tensor, samples: Tensor, views: Tensor | None = None) -> Tensor:
+        """`views` says how each sample is seen; without, f_i is about samples as they are."""
 
 
 class Learnt:
-    """The objective that the clients of a problem descend: cross-entropy, plus weight decay if there is any."""
+    """The objective that the clients of a problem descend: cross-entropy, plus weight decay if there is any.
+
+    It is about images as they are; where clients train on random views of them, that is part of the noise."""
 
     def __init__(self, problem: Problem, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         self._images, self._labels = on_device(problem.task.x_train, problem.task.y_train, device, dtype)
         self._module = deepcopy(problem.module).to(device=device, dtype=dtype)
         self._names = [name for name, _ in self._module.named_parameters()]
         self._decay = problem.recipe.sgd.weight_decay
+        self._frame, self._black = problem.frame, self._images.new_tensor(problem.frame.black)
         self.holds = [torch.from_numpy(mine).to(device) for mine in problem.split]
 
-    def loss(self, x: Tensor, samples: Tensor) -> Tensor:
+    def loss(self, x: Tensor, samples: Tensor, views: Tensor | None = None) -> Tensor:
         weights = dict(zip(self._names, unflatten(self._module, x), strict=True))
-        logits = torch.func.functional_call(self._module, weights, (self._images[samples],))
+        if views is None:
+            images = self._images[samples]
+        else:
+            images = self._frame.cut(self._images.permute(0, 2, 3, 1), samples, views, self._black).permute(0, 3, 1, 2)
+        logits = torch.func.functional_call(self._module, weights, (images,))
         found = torch.nn.functional.cross_entropy(logits, self._labels[samples])
         return found + self._decay / 2 * x.square().sum() if self._decay else found
 
@@ -95,10 +103,10 @@ class Look:
     beta: tuple[float, float]
 
 
-def gradient(objective: Objective, x: Tensor, samples: Tensor) -> tuple[float, Tensor]:
+def gradient(objective: Objective, x: Tensor, samples: Tensor, views: Tensor | None = None) -> tuple[float, Tensor]:
     """The mean loss over some samples, and its gradient."""
     x = x.detach().requires_grad_()
-    loss = objective.loss(x, samples)
+    loss = objective.loss(x, samples) if views is None else objective.loss(x, samples, views)
     (slope,) = torch.autograd.grad(loss, x)
     return float(loss.detach()), slope
 
@@ -174,12 +182,14 @@ def heterogeneity(gradients: Tensor, member: Floats) -> tuple[Floats, Floats]:
     return np.sqrt(np.maximum(within[member > 0], 0.0)), np.sqrt(np.maximum(mean2, 0.0))
 
 
-def noise(objective: Objective, x: Tensor, batches: Ints, slope: Tensor) -> float:
-    """The mean of ||g - grad f_i||^2 over batches, (steps, batch) with -1 for no sample."""
+def noise(objective: Objective, x: Tensor, batches: Ints, slope: Tensor, views: Ints | None = None) -> float:
+    """The mean of ||g - grad f_i||^2 over batches, (steps, batch) with -1 for no sample, seen as in training."""
     found = []
-    for row in batches:
-        samples = torch.from_numpy(row[row >= 0]).to(x.device)
-        found.append(float((gradient(objective, x, samples)[1] - slope).square().sum()))
+    for step, row in enumerate(batches):
+        there = row >= 0
+        samples = torch.from_numpy(row[there]).to(x.device)
+        seen = None if views is None else torch.from_numpy(views[step][there]).to(x.device)
+        found.append(float((gradient(objective, x, samples, seen)[1] - slope).square().sum()))
     return float(np.mean(found))
 
 
@@ -202,9 +212,16 @@ def squared_weights(schedule: Schedule) -> Floats:
 
 
 def look(
-    objective: Objective, x: Tensor, member: Floats, batches: dict[int, Ints], trial: int, step: Step = lambda: None
+    objective: Objective,
+    x: Tensor,
+    member: Floats,
+    batches: dict[int, Ints],
+    trial: int,
+    step: Step = lambda: None,
+    views: dict[int, Ints] | None = None,
 ) -> Look:
-    """Everything about one model; `batches` are those of the clients that noise and smoothness are taken from."""
+    """Everything about one model; `batches` are those of the clients that noise and smoothness are taken from, and
+    `views` how they are seen."""
     clients, size = len(objective.holds), x.numel()
     if 4 * clients * size > MEMORY:
         need = 4 * clients * size / (1 << 30)
@@ -216,7 +233,7 @@ def look(
     smooth, rough = [], []
     for client, mine in batches.items():
         smooth.append(curvature(objective, x, objective.holds[client], start))
-        rough.append(noise(objective, x, mine, slopes[client]))
+        rough.append(noise(objective, x, mine, slopes[client], None if views is None else views[client]))
         step()
     everybody = torch.cat(list(objective.holds))
     if len(everybody) > SAMPLES:

@@ -184,7 +184,8 @@ def measure(
             progress(f"looking at {label}", done / total)
 
         for event, (x, reference, perturbation, update) in zip(events, rows, strict=True):
-            one = look(objective, x, member, _batches(schedule, learnt, event, clients), schedule.trial, step)
+            batches, seen = _batches(schedule, learnt, event, clients)
+            one = look(objective, x, member, batches, schedule.trial, step, seen)
             if not (isfinite(one.loss) and isfinite(one.gradient2) and isfinite(one.smoothness[0])):
                 break  # it has diverged: what is left are no models
             looks.append(one)
@@ -253,14 +254,20 @@ def _of_event(schedule: Schedule, event: int) -> list[Recipe]:
     return [version_recipe(reference), ancestry.perturbation(event), Recipe(*nothing, sessions, weights)]
 
 
-def _batches(schedule: Schedule, learnt: Problem, event: int, clients: int) -> dict[int, Ints]:
-    """The batches of the next session of some clients after an event, as the run itself draws them."""
+def _batches(
+    schedule: Schedule, learnt: Problem, event: int, clients: int
+) -> tuple[dict[int, Ints], dict[int, Ints] | None]:
+    """The batches of the next session of some clients after an event, and how they are seen, as the run itself draws
+    them."""
     slot = int(schedule.ancestry.event_slots[event])
     order = streams(schedule.trial)("theory-clients", event).permutation(schedule.clients)[:clients]
     before = schedule.sessions.client[schedule.sessions.start <= slot]
     steps = int(np.max(schedule.length))
-    drawn = learnt.batches(steps)(order, np.bincount(before, minlength=schedule.clients)[order])
-    return dict(zip(order.tolist(), drawn, strict=True))
+    ks = np.bincount(before, minlength=schedule.clients)[order]
+    batches, views = learnt.batches(steps)(order, ks), learnt.views(steps)
+    names = order.tolist()
+    seen = None if views is None else dict(zip(names, views(order, ks), strict=True))
+    return dict(zip(names, batches, strict=True)), seen
 
 
 def _whole(objective: Learnt, x: Tensor) -> tuple[float, float]:
