@@ -13,6 +13,7 @@ import pytest
 
 from pipecycle import InputError
 from pipecycle.config import Config
+from pipecycle.runs import train_folders
 from pipecycle.sweep import collect, expand, read_sweep
 
 FILE = """
@@ -187,3 +188,19 @@ def test_conditions_and_parts(tmp_path: Path) -> None:
     assert len(sweep) == 5
     (mixed,) = set(mixing) - set(groups)
     assert sweep.runs[mixed].settings == {"relay_mix": 0.5, "groups": 4}
+
+
+def test_steps_in_a_sweep_are_numbers_and_words(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(
+        "[base.world]\nclients = 10\nslots = 60\nsession = 5\n"
+        '[matrix]\npolicy = ["fedseq", "fedavg"]\nstep = [1, 0.5, "lag-stable"]\n'
+    )
+    sweep = read_sweep(tmp_path / "s.toml")
+    assert [config.settings.get("step") for config in sweep.runs.values()] == [1.0, 0.5, "lag-stable", None]
+    folders = sweep.folders(tmp_path / "out")
+    train_folders(folders, device="cpu")
+    frame = collect(folders)
+    frame.to_parquet(tmp_path / "results.parquet")  # one type in a column, or it cannot be written
+    again = pandas.read_parquet(tmp_path / "results.parquet")
+    steps = again.groupby("run", sort=False)["policy.step"].first().fillna("unsaid").tolist()
+    assert steps == ["unsaid", "0.5", "lag-stable", "unsaid"]

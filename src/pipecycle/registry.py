@@ -98,7 +98,7 @@ def recorded(meta: Mapping[str, Any]) -> dict[str, Any]:
         return dict(meta["settings"])
     usual = defaults(found)
     values = {**{key: usual[key] for key in getattr(found, "later", ())}, **meta["settings"]}
-    return values | {"revision": meta.get("revision", 1)} if revision(found) > 1 else values
+    return {"revision": meta.get("revision", 1), **values} if revision(found) > 1 else values
 
 
 def convert(key: str, value: Any, kind: Any) -> Any:
