@@ -85,7 +85,8 @@ def reproduce(
         if as_json:
             print(json.dumps({"files": [str(path) for path in made]}))
         else:
-            console.print(f"{made[0]} and {len(made) - 1} more files", highlight=False, soft_wrap=True)
+            more = f" and {len(made) - 1} more files" if len(made) > 1 else ""
+            console.print(f"{made[0]}{more}", highlight=False, soft_wrap=True)
         return
     path = out / "results.parquet"
     known = results.load(path) if path.exists() else results.empty()

@@ -234,9 +234,10 @@ class Study:
 
     @property
     def rows(self) -> list[tuple[str, int | None]]:
-        """Schemes and groups as tables list them: the paper's in its order, then ours."""
+        """Schemes and groups as tables list them: the paper's in its order, then those of ours that were run."""
         printed = [(row.policy, row.groups) for row in paper.TABLE_I]
-        return list(dict.fromkeys([*printed, *((scheme, groups) for _, scheme, groups, _ in self.grid)]))
+        run = [(scheme, groups) for (_, scheme, groups, _), key in self.grid.items() if key in self.cells]
+        return list(dict.fromkeys([*printed, *run]))
 
     @property
     def filled(self) -> int:
