@@ -235,9 +235,10 @@ def test_what_cannot_be_resumed(federation: Federation, tmp_path: Path) -> None:
         federation(tmp_path, policy="fedavg", out=str(out), **SETTINGS)
     with pytest.raises(InputError, match="other settings"):
         federation(tmp_path, policy="mifa", out=str(out), resume=True, **SETTINGS)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(InputError, match="other settings"):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FedAvg, "revision", 2, raising=False)  # as if the name stood for another algorithm now
-        federation(tmp_path, policy="fedavg", out=str(out), resume=True, **SETTINGS)
+        with pytest.raises(InputError, match="other settings"):
+            federation(tmp_path, policy="fedavg", out=str(out), resume=True, **SETTINGS)
     with pytest.raises(InputError, match="no checkpoint to go on from"):
         federation(tmp_path, policy="fedavg", out=str(tmp_path / "nothing"), resume=True, **SETTINGS)
     (out / "checkpoint/state.json").write_text("{")
