@@ -192,7 +192,7 @@ def test_conditions_and_parts(tmp_path: Path) -> None:
 
 
 def test_a_file_builds_on_another_and_wins_over_it(tmp_path: Path) -> None:
-    (tmp_path / "below.toml").write_text('[world]\nslots = 200\nclients = 7\n[train]\nlr = 0.1\n')
+    (tmp_path / "below.toml").write_text("[world]\nslots = 200\nclients = 7\n[train]\nlr = 0.1\n")
     (tmp_path / "s.toml").write_text("extends = 'below.toml'\n[base.world]\nslots = 300\n[matrix]\ndelta = [0.1]\n")
     (config,) = read_sweep(tmp_path / "s.toml").runs.values()
     assert (config.world.slots, config.world.clients, config.train.lr) == (300, 7, 0.1)
