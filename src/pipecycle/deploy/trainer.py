@@ -73,7 +73,8 @@ def own_data(run: RunSettings, node: NodeSettings, classes: int) -> Task:
     if not node.data:
         whole = learnt(run)
         mine = whole.split[node.partition_id]
-        return evolve(whole.task, x_train=whole.task.x_train[mine], y_train=whole.task.y_train[mine])
+        x, y = whole.task.x_train[mine], whole.task.y_train[mine]
+        return evolve(whole.task, x_train=x, y_train=y, x_test=x[:1], y_test=y[:1])
     path = Path(node.data)
     if path.is_dir():
         try:
@@ -83,10 +84,11 @@ def own_data(run: RunSettings, node: NodeSettings, classes: int) -> Task:
             raise InputError(f"{path}: needs x.npy and y.npy ({why})") from None
     else:
         found = read_npz(path)
-    x, y = found.get("x_train", found.get("x")), found.get("y_train", found.get("y"))
-    if x is None or y is None:
+    images, labels = found.get("x_train", found.get("x")), found.get("y_train", found.get("y"))
+    if images is None or labels is None:
         raise InputError(f"{path}: needs x_train and y_train, or x and y")
-    return Task(x, y, x[:1], y[:1], classes=classes, name=path.stem, scale=_own_scale(run, x))
+    scale = _own_scale(run, images)
+    return Task(images, labels, images[:1], labels[:1], classes=classes, name=path.stem, scale=scale)
 
 
 def _own_scale(run: RunSettings, x: np.ndarray[Any, Any]) -> str | Scale | None:
