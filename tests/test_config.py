@@ -71,6 +71,11 @@ def test_inputs_are_named_only_where_they_are_not_the_usual_ones() -> None:
             usual.changed({key: value})
 
 
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        read_config(tmp_path / "none.toml")
+
+
 @pytest.mark.parametrize("value", [1, 1.0, "1", "1.0"])
 def test_a_default_step_is_no_statement(tmp_path: Path, value: object) -> None:
     (tmp_path / "a.toml").write_text(f'[policy]\nname = "fedseq"\nstep = {value!r}\n')
@@ -110,8 +115,3 @@ def test_the_revision_of_a_policy_is_part_of_its_identity(tmp_path: Path) -> Non
     path.write_text('[policy]\nname = "fedavg"\nrevision = 2\n')
     with pytest.raises(InputError, match="is about revision 2 of fedavg, this version has revision 1"):
         read_config(path)
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
-        read_config(tmp_path / "none.toml")
