@@ -100,7 +100,9 @@ def _part(values: dict[str, Any], path: str, trials: Sequence[int] | None) -> di
         "when": values.pop("when", []),
     }
     if values:
-        raise InputError(f"{path}: {next(iter(values))}: needs one of base, matrix, trials, exclude, when, parts")
+        raise InputError(
+            f"{path}: {next(iter(values))}: needs one of base, extends, matrix, trials, exclude, when, parts"
+        )
     return out if trials is None else {**out, "trials": trials}
 
 
