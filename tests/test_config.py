@@ -71,6 +71,47 @@ def test_inputs_are_named_only_where_they_are_not_the_usual_ones() -> None:
             usual.changed({key: value})
 
 
+@pytest.mark.parametrize("value", [1, 1.0, "1", "1.0"])
+def test_a_default_step_is_no_statement(tmp_path: Path, value: object) -> None:
+    (tmp_path / "a.toml").write_text(f'[policy]\nname = "fedseq"\nstep = {value!r}\n')
+    assert read_config(tmp_path / "a.toml").identity() == Config("fedseq").identity()
+    assert Config("fedseq").changed({"step": value}).identity() == Config("fedseq").identity()
+    assert Config("fedseq", {"step": value}).policy == "fedseq"
+
+
+def test_a_step_is_a_number_or_a_word(tmp_path: Path) -> None:
+    for value, text in ((0.3, "step = 0.3\n"), ("0.3", "step = 0.3\n"), ("lag-stable", 'step = "lag-stable"\n')):
+        config = Config("cycp").changed({"step": value})
+        assert text in config.text()
+        (tmp_path / "config.toml").write_text(config.text())
+        assert read_config(tmp_path / "config.toml", kept=True) == config
+    for value in ("fast", "1.1", 0, True):
+        with pytest.raises(InputError, match=f"step = {value}"):
+            Config("cycp").changed({"step": value})
+
+
+def test_the_revision_of_a_policy_is_part_of_its_identity(tmp_path: Path) -> None:
+    text = Config("pipecycle+").text()
+    assert 'name = "pipecycle+"\nrevision = 2\n' in text
+    assert "revision" not in Config("pipecycle").text()
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    assert read_config(path) == read_config(path, kept=True) == Config("pipecycle+")
+    # A file that a user has written is about what there is now; one that was kept with a run about what there was then.
+    path.write_text('[policy]\nname = "pipecycle+"\ngroups = 5\n')
+    assert read_config(path) == Config("pipecycle+", {"groups": 5})
+    former = {"rotation": "spread", "relay_mix": 0.5, "groups": 5}
+    assert read_config(path, kept=True) == Config("pipecycle", former)
+    path.write_text('[policy]\nname = "pipecycle+"\nrelay_mix = 0.2\n')
+    assert read_config(path, kept=True).settings["relay_mix"] == 0.2
+    path.write_text('[policy]\nname = "pipecycle+"\nrevision = 3\n')
+    with pytest.raises(InputError, match="is about revision 3 of pipecycle\\+, this version has revision 2"):
+        read_config(path)
+    path.write_text('[policy]\nname = "fedavg"\nrevision = 2\n')
+    with pytest.raises(InputError, match="is about revision 2 of fedavg, this version has revision 1"):
+        read_config(path)
+
+
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         read_config(tmp_path / "none.toml")

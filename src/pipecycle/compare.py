@@ -33,13 +33,15 @@ POLICIES = ("pipecycle", "pipecycle+", "fedavg", "cycp", "mifa", "flda", "fedseq
 DEMO = Config().changed(
     {
         "world.clients": 40,
-        "world.slots": 3000,
-        "world.harvest": "bernoulli:0.1",
+        "world.slots": 1000,
+        "world.harvest": "bernoulli:0.5",
         "world.budget": 10_000.0,
         "data.alpha": 0.1,
+        "train.lr": 0.02,
+        "look.every": 15,
     }
 )
-"""Scarce energy and skewed labels: forty clients that charge in one slot out of ten and hold few classes each."""
+"""Skewed labels and a budget: forty clients that charge in every other slot and hold few classes each."""
 
 
 def comparison(base: Config, policies: Sequence[str] = POLICIES, trials: int = 3, groups: int = 5) -> Sweep:

@@ -23,7 +23,7 @@ from pipecycle.data import Task, load, load_split
 from pipecycle.errors import InputError
 from pipecycle.files import reason, write
 from pipecycle.plan import Run
-from pipecycle.registry import build, parameters, policy_class
+from pipecycle.registry import build, parameters, policy_class, revision
 from pipecycle.schedule import Schedule
 from pipecycle.specs import parse_harvest
 from pipecycle.streams import Ints
@@ -177,7 +177,7 @@ def watch(config: Config) -> Watch:
         look.clients_every,
         config.world.budget,
         look.early_stop,  # type: ignore[arg-type]
-        look.served,  # type: ignore[arg-type]
+        look.served,
     )
 
 
@@ -195,7 +195,14 @@ class RunFolder:
         self.checkpoint = path / CHECKPOINT
         known = path / "config.toml"
         if known.exists() and known.read_text() != config.text():
-            raise InputError(f"{path}: holds a run with another configuration; choose another folder, or --fresh")
+            number = revision(policy_class(config.policy))
+            former = known.read_text() == config.text().replace(f"revision = {number}\n", "", 1)
+            other = (
+                f"of an earlier {config.policy}, which was another algorithm"
+                if former
+                else "with another configuration"
+            )
+            raise InputError(f"{path}: holds a run {other}; choose another folder, or --fresh")
 
     @staticmethod
     def is_finished(path: Path) -> bool:

@@ -35,7 +35,7 @@ def compare(
     ] = None,
     trials: Annotated[int, typer.Option(min=1, help="Trials; every scheduler meets the same ones.")] = 3,
     groups: Annotated[int, typer.Option(min=1, help="Groups, for schedulers that have them.")] = 5,
-    delta: Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.1]")] = None,
+    delta: Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.5]")] = None,
     harvest: HarvestSpec = None,
     data: Annotated[str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file.")] = None,
     model: Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory.")] = None,
@@ -43,7 +43,7 @@ def compare(
     augment: Annotated[str | None, typer.Option(help=f"Random views of images: {FORMS}.")] = None,
     alpha: Annotated[str | None, typer.Option(help="Dirichlet concentration, or iid. \\[default: 0.1]")] = None,
     clients: Annotated[int | None, typer.Option(help="How many clients. \\[default: 40]")] = None,
-    slots: Annotated[int | None, typer.Option(help="Horizon in slots. \\[default: 3000]")] = None,
+    slots: Annotated[int | None, typer.Option(help="Horizon in slots. \\[default: 1000]")] = None,
     budget: Annotated[
         float | None, typer.Option(help="Units at which accuracy is compared. \\[default: 10000]")
     ] = None,
@@ -62,7 +62,7 @@ def compare(
     """Compare schedulers on the same data, weather and trials, and write a report.
 
     With no arguments: all of them on handwritten digits, forty clients that hold few classes each and charge in
-    one slot out of ten. Trials are paired, so the differences are too."""
+    every other slot. Trials are paired, so the differences are too."""
     given = {
         "delta": delta,
         "world.harvest": harvest,

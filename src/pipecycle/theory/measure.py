@@ -13,6 +13,7 @@ import numpy as np
 from attrs import frozen
 from torch import Tensor
 
+from pipecycle.ancestry import mean
 from pipecycle.errors import InputError
 from pipecycle.lineage import Recipe
 from pipecycle.report.records import Metrics, Record
@@ -33,6 +34,7 @@ from pipecycle.theory.estimate import (
 )
 from pipecycle.theory.plans import SUBJECT, system_of
 from pipecycle.theory.rates import KINDS
+from pipecycle.theory.stability import stable_curvature, steps
 from pipecycle.theory.system import System
 from pipecycle.train.analysis import evaluate, version_recipe
 from pipecycle.train.engine import Engine, pick_device
@@ -91,7 +93,9 @@ class Measured:
     ancestry_max: int
     lag: float
     staleness: float
-    """Mean lag of updates that are added to another model than the one they started from."""
+    """Mean lag of updates that are added to another model than the one they started from, at their publication."""
+    step: float
+    """How much of them is added, in the mean."""
     accuracy: float
     accuracy_error: float
     """Standard error by the number of test samples."""
@@ -104,8 +108,8 @@ class Measured:
 
     @property
     def stable_curvature(self) -> float:
-        """What this staleness puts up with."""
-        return rates.stable_curvature(self.staleness, self.system.B, self.system.gamma)
+        """What this staleness and step put up with."""
+        return stable_curvature(self.staleness, self.system.B, self.system.gamma, self.step)
 
     @property
     def curvatures(self) -> list[float]:
@@ -195,6 +199,7 @@ def measure(
     predicted = {kind: rates.expected_events(system, kind) for kind in KINDS}
     metrics = record.metrics
     accuracy = float(metrics.accuracy[metrics.at_budget])
+    taken = steps(schedule)
     losses = [one.loss for one in looks]
     return Measured(
         label=label,
@@ -208,7 +213,8 @@ def measure(
         depth=int(ancestry.depths.max()),
         ancestry_max=int(ancestry.ancestry_max or 0),
         lag=float(ancestry.lags.mean()),
-        staleness=float(ancestry.staleness.mean()),
+        staleness=mean(taken.update_lag) or 0.0,
+        step=mean(taken.step) or 1.0,
         accuracy=accuracy,
         accuracy_error=float(np.sqrt(accuracy * (100 - accuracy) / len(learnt.split.test))),
         start_loss=looks[0].loss,

@@ -118,7 +118,7 @@ def _bounds(study: Study, console: Console) -> None:
     says = f"says something at G = {', '.join(map(str, useful))}" if useful else "says nothing at any of these G"
     say(console, f"So the bound {says}. The paper's G* = {number(star, 7)} comes from it, and so means as much.")
     if study.config.policy != "pipecycle":
-        say(console, "It is a bound for pipecycle; relays that mix models are not covered by its proof.")
+        say(console, "It is a bound for pipecycle; servers that mix models or add to them are outside its proof.")
 
 
 def _events(study: Study, console: Console) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from pipecycle.checks import at_least, one_of
 from pipecycle.errors import InputError
 from pipecycle.schedule import Schedule
-from pipecycle.serving import chain_means
+from pipecycle.serving import serve, served
 from pipecycle.streams import Ints
 from pipecycle.train.graph import Graph
 from pipecycle.train.history import Checkpoint, EarlyStop, History, Row, Score, checkpoints, current_sessions
@@ -48,8 +48,9 @@ class Watch:
     """Units; adds a checkpoint at the end of the last slot within them."""
     early_stop: EarlyStop = field(default="off", validator=one_of("off", "literal", "late"))
     """The paper's rule, as printed or armed late."""
-    served: Literal["chains"] | None = None
-    """Look at the mean of all live chains instead of what the policy publishes."""
+    served: str | None = field(default=None, validator=served)
+    """Look at the mean of all live chains (`chains`) or of the last K published models (`mean:K`) instead of what the
+    policy publishes."""
 
 
 class Job:
@@ -72,9 +73,9 @@ class Job:
         self.callbacks, self.probe = callbacks, probe
         watch = self.watch
         points = checkpoints(schedule, watch.every, watch.budget, watch.clients_every)
-        if watch.served == "chains":
-            schedule, means = chain_means(schedule, [point.slot for point in points])
-            points = [evolve(point, version=version) for point, version in zip(points, means, strict=True)]
+        if watch.served is not None:
+            schedule, versions = serve(schedule, watch.served, [point.slot for point in points])
+            points = [evolve(point, version=version) for point, version in zip(points, versions, strict=True)]
         self.schedule = schedule
         horizon = int(schedule.meta.get("horizon", schedule.slots))  # a budget may have cut the schedule short
         self.history = History(points, watch.early_stop, horizon)

@@ -166,12 +166,19 @@ class Base:
             raise InputError(f"teachers have shapes {shapes}: need {square} and {square[:2]}")
         return Work(
             reference.to(self.images),
-            batches.to(self.images.device),
+            self._upload(batches),
             scale,
             None if lr is None else lr.to(self.images),
             None if teachers is None else teachers.table(self.classes, self.images),
-            None if views is None else views.to(self.images.device),
+            None if views is None else self._upload(views),
         )
+
+    def _upload(self, values: Tensor) -> Tensor:
+        """On the device without waiting for it: a copy out of ordinary memory would wait until the device has done
+        everything that it was asked for before."""
+        if self.images.is_cuda and not values.is_cuda:
+            values = values.pin_memory()
+        return values.to(self.images.device, non_blocking=True)
 
     def _check_views(self, views: Tensor, batches: Tensor) -> None:
         if len(self.shape) != 3:

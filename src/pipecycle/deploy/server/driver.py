@@ -33,7 +33,7 @@ from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
 from pipecycle.lineage import Lineage
 from pipecycle.record import about
-from pipecycle.registry import build
+from pipecycle.registry import build, revision
 from pipecycle.runs import with_upload_ratio
 from pipecycle.schedule import Schedule, Status
 from pipecycle.slots import steps
@@ -80,6 +80,8 @@ class Driver:
     def identity(self) -> str:
         """What must not change between a run and its resumption."""
         values = {key: value for key, value in self.settings.flat().items() if key not in NOT_DECISIVE}
+        if revision(type(self.policy)) > 1:
+            values["revision"] = revision(type(self.policy))
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     def run(self) -> Schedule:
