@@ -108,27 +108,28 @@ def compare(
 
 def _table(rows: list[dict[str, Any]], base: Config) -> Table:
     """Everything on one screen; the report says more."""
+    from pipecycle.report.tables import gap, spread, to_target
+
     goal = rows[0]["target"]
     where = "at the end" if base.world.budget is None else f"at {number(base.world.budget)} units"
     about = (
         f"Accuracy in percent {where}, mean and deviation over the trials; paired difference to the best with its 95 % "
-        "interval; units and slots to reach an accuracy; energy for training, to hubs and to the server; sessions "
-        "wasted; Jain's fairness."
+        "interval (none where all trials differ by the same); units and slots to reach an accuracy, (1 of 3) where "
+        "only so many trials did; energy for training, to hubs and to the server; sessions wasted; Jain's fairness."
     )
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=about, caption_justify="left")
     table.add_column("scheduler", no_wrap=True)
     for head in ("accuracy", "to the best", f"to {goal:g} %", "slots", "energy %", "waste", "fair"):
         table.add_column(head, justify="right", no_wrap=True)
     for row in sorted(rows, key=lambda row: -(row["accuracy"] or 0.0)):
-        spread = "" if row["accuracy_sd"] is None else f" ± {row['accuracy_sd']:.1f}"
-        gap = "best" if row["is_best"] else f"{row['difference']:+.1f}"
+        behind = gap(row)
         if row["difference_low"] is not None:
-            gap += f" ± {row['difference_high'] - row['difference']:.1f}"
+            behind += f" ± {row['difference_high'] - row['difference']:.1f}"
         table.add_row(
             row["label"],
-            f"{row['accuracy']:.1f}{spread}",
-            gap,
-            number(row["energy_to_target"] and round(row["energy_to_target"])),
+            spread(row),
+            behind,
+            to_target(row),
             number(row["slots_to_target"] and round(row["slots_to_target"])),
             "/".join(f"{100 * row[part] / row['spent']:.0f}" for part in ("training", "to_hub", "to_server")),
             number(round(row["wasted"], 1)),
