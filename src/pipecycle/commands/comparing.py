@@ -15,17 +15,11 @@ from rich.table import Table
 
 from pipecycle.commands.shared import ConfigFile, HarvestSpec, Json, Settings, configured
 from pipecycle.commands.sweeping import carry_out, save_results
-from pipecycle.compare import DEMO, POLICIES, comparison, references
+from pipecycle.compare import DEMO, POLICIES, captions, comparison, references
 from pipecycle.config import Config
 from pipecycle.files import write
 from pipecycle.registry import policy_class
 from pipecycle.summary import number
-
-LINES = {
-    "centralised": "one learner with all the data and energy in every slot",
-    "unlimited": "FedAvg with energy in every slot",
-    "isolated": "a client alone with its own data and energy, mean of five",
-}
 
 
 def compare(
@@ -81,24 +75,28 @@ def compare(
     folders = sweep.folders(home)
     failed = carry_out(folders, console, device=device, workers=workers, save_every=60.0)
     save_results(folders, home)
-    lines = references(base, range(trials), home, device)
     from pipecycle.report.page import page
     from pipecycle.report.records import load
     from pipecycle.report.tables import summary_rows
 
     records = load([folder.path for folder in folders if folder.finished])
-    write(
-        home / "report.html",
-        page(records, target, references={name: float(np.mean(values)) for name, values in lines.items()}),
-    )
+    schedules = [record.schedule for group in records for record in group.records]
+    slots = {
+        trial: max(schedule.slots for schedule in schedules if schedule.trial == trial)
+        for trial in sorted({schedule.trial for schedule in schedules})
+    }
+    lines = references(base, slots, home, device)
+    about = captions(schedules[0].clients, slots)
+    means = {name: float(np.mean(values)) for name, values in lines.items()}
+    write(home / "report.html", page(records, target, references=means, captions=about))
     if as_json:
         rows = summary_rows(records, target)
-        print(json.dumps({"folder": str(home), "rows": rows, "references": lines, "failed": failed}))
+        print(json.dumps({"folder": str(home), "rows": rows, "references": lines, "about": about, "failed": failed}))
     else:
         console.print(_table(summary_rows(records, target), base))
         for name, values in lines.items():
             spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-            console.print(f"{np.mean(values):5.1f}{spread}  {name}: {LINES[name]}", highlight=False)
+            console.print(f"{means[name]:5.1f}{spread}  {name}: {about[name]}", highlight=False)
         console.print(f"Report: {home / 'report.html'}", highlight=False, soft_wrap=True)
         for path, sentence in failed.items():
             console.print(f"[bold red]failed[/] {path}: {sentence}", highlight=False)
