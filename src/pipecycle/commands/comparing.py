@@ -81,12 +81,12 @@ def compare(
 
     records = load([folder.path for folder in folders if folder.finished])
     schedules = [record.schedule for group in records for record in group.records]
-    slots = {
+    longest = {
         trial: max(schedule.slots for schedule in schedules if schedule.trial == trial)
         for trial in sorted({schedule.trial for schedule in schedules})
     }
-    lines = references(base, slots, home, device)
-    about = captions(schedules[0].clients, slots)
+    lines = references(base, longest, home, device)
+    about = captions(schedules[0].clients, longest)
     means = {name: float(np.mean(values)) for name, values in lines.items()}
     write(home / "report.html", page(records, target, references=means, captions=about))
     if as_json:
