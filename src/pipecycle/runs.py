@@ -15,7 +15,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import numpy as np
 from attrs import frozen
 
 from pipecycle.config import Config
@@ -99,7 +98,7 @@ def planning_needs(config: Config, learnt: Problem) -> tuple[dict[str, Any], int
     if "upload_ratio" in parameters(policy_class(config.policy)) and "upload_ratio" not in settings:
         # A logit table has a row and a column per class; the model is this run's.
         settings["upload_ratio"] = min(1.0, learnt.task.classes**2 / learnt.size)
-    used = config.world.session * np.minimum(config.train.batch, learnt.split.sizes)
+    used = learnt.samples(config.world.session)
     return settings, len(learnt.split), None if (used == used[0]).all() else used
 
 
