@@ -30,7 +30,7 @@ class Kind(IntEnum):
     HANDOVER = 3
     """One client's model on its way to the next client of a chain."""
     MEMORY = 4
-    """A displacement: one update kept by the server, with no base."""
+    """A displacement: one update kept by the server, with no base.  Used at the learning rate of its use."""
     LOCAL = 5
     """One client's model kept by itself."""
 

@@ -15,7 +15,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import numpy as np
 from attrs import frozen
 
 from pipecycle.config import Config, Train
@@ -110,7 +109,7 @@ def with_upload_ratio(config: Config, classes: int, size: int) -> dict[str, Any]
 def planning_needs(config: Config, learnt: Problem) -> tuple[dict[str, Any], int, Ints | None]:
     """What planning has to know of the problem: the policy's settings, the clients, and samples if they differ."""
     settings = with_upload_ratio(config, learnt.task.classes, learnt.size)
-    used = config.world.session * np.minimum(config.train.batch, learnt.split.sizes)
+    used = learnt.samples(config.world.session)
     return settings, len(learnt.split), None if (used == used[0]).all() else used
 
 

@@ -371,7 +371,12 @@ class MIFA(Rule):
         for client in self.received:
             assert slot % self.S == self.S - 1
             self.run.seen["late report"] += slot - client.since > self.B
-            self.memory[client.number] = client.delta
+            # As the authors do it: what is remembered is the update over the learning rate it was made with.
+            self.memory[client.number] = {name: part / self.rate(client.since) for name, part in client.delta.items()}
+
+    def rate(self, slot: int) -> float:
+        recipe = self.run.problem.recipe
+        return float(recipe.sgd.lr * recipe.lr_decay ** (slot / 1000))
 
     def complete(self, slot: int, finished: list[Client]) -> None:
         if slot % self.S != self.S - 1:
@@ -380,8 +385,9 @@ class MIFA(Rule):
             if self.memory:
                 self.run.seen["absent remembered"] += len(self.memory) > len(self.received)
                 model = self.run.x
+                now = self.rate(slot - self.B)  # that of this epoch's sessions
                 for update in self.memory.values():
-                    model = plus(model, update, 1.0 / self.N)
+                    model = plus(model, update, now / self.N)
                 self.run.publish(slot, model)
         elif self.received:
             self.run.publish(

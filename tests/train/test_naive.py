@@ -57,7 +57,7 @@ class Case:
             CLIENTS,
             slots or self.slots,
             session=self.session,
-            samples=data()[1].sizes if self.weighted else None,
+            samples=data()[1].sizes if self.weighted else np.ones(CLIENTS, np.int64),
             trial=trial,
         )
 

@@ -337,19 +337,6 @@ def test_evaluation_never_augments(learnt: Problem) -> None:
     assert len({job.history.csv() for job in jobs}) == 1
 
 
-def test_the_theory_sees_the_same_views(learnt: Problem) -> None:
-    from pipecycle.theory.estimate import Learnt, noise
-
-    batches, views = learnt.batches(2)([3], [1])[0], learnt.views(2)([3], [1])[0]  # type: ignore[misc]
-    seen = all_naive(learnt.task.x_train[batches.ravel()], views.ravel(), 2, (0.0,))
-    own = evolve(learnt.task, x_train=seen, y_train=learnt.task.y_train[batches.ravel()])
-    by_hand = Learnt(evolve(learnt, task=own, recipe=Recipe()), torch.device("cpu"))
-    objective, x = Learnt(learnt, torch.device("cpu")), learnt.initial
-    expected = noise(by_hand, x, np.arange(30).reshape(2, 15), torch.zeros_like(x))
-    assert noise(objective, x, batches, torch.zeros_like(x), views) == pytest.approx(expected, rel=1e-5)
-    assert noise(objective, x, batches, torch.zeros_like(x)) != pytest.approx(expected, rel=1e-3)
-
-
 class Stop(Exception):
     pass
 

@@ -15,18 +15,12 @@ from rich.table import Table
 
 from pipecycle.commands.shared import ConfigFile, HarvestSpec, Json, Settings, configured
 from pipecycle.commands.sweeping import carry_out, save_results
-from pipecycle.compare import DEMO, POLICIES, comparison, references
+from pipecycle.compare import DEMO, POLICIES, captions, comparison, references
 from pipecycle.config import Config
 from pipecycle.data.augment import FORMS
 from pipecycle.files import write
 from pipecycle.registry import policy_class
 from pipecycle.summary import number
-
-LINES = {
-    "centralised": "one learner with all the data and energy in every slot",
-    "unlimited": "FedAvg with energy in every slot",
-    "isolated": "a client alone with its own data and energy, mean of five",
-}
 
 
 def compare(
@@ -86,24 +80,28 @@ def compare(
     folders = sweep.folders(home)
     failed = carry_out(folders, console, device=device, workers=workers, save_every=60.0)
     save_results(folders, home)
-    lines = references(base, range(trials), home, device)
     from pipecycle.report.page import page
     from pipecycle.report.records import load
     from pipecycle.report.tables import summary_rows
 
     records = load([folder.path for folder in folders if folder.finished])
-    write(
-        home / "report.html",
-        page(records, target, references={name: float(np.mean(values)) for name, values in lines.items()}),
-    )
+    schedules = [record.schedule for group in records for record in group.records]
+    longest = {
+        trial: max(schedule.slots for schedule in schedules if schedule.trial == trial)
+        for trial in sorted({schedule.trial for schedule in schedules})
+    }
+    lines = references(base, longest, home, device)
+    about = captions(schedules[0].clients, longest)
+    means = {name: float(np.mean(values)) for name, values in lines.items()}
+    write(home / "report.html", page(records, target, references=means, captions=about))
     if as_json:
         rows = summary_rows(records, target)
-        print(json.dumps({"folder": str(home), "rows": rows, "references": lines, "failed": failed}))
+        print(json.dumps({"folder": str(home), "rows": rows, "references": lines, "about": about, "failed": failed}))
     else:
         console.print(_table(summary_rows(records, target), base))
         for name, values in lines.items():
             spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-            console.print(f"{np.mean(values):5.1f}{spread}  {name}: {LINES[name]}", highlight=False)
+            console.print(f"{means[name]:5.1f}{spread}  {name}: {about[name]}", highlight=False)
         console.print(f"Report: {home / 'report.html'}", highlight=False, soft_wrap=True)
         for path, sentence in failed.items():
             console.print(f"[bold red]failed[/] {path}: {sentence}", highlight=False)
@@ -113,27 +111,28 @@ def compare(
 
 def _table(rows: list[dict[str, Any]], base: Config) -> Table:
     """Everything on one screen; the report says more."""
+    from pipecycle.report.tables import gap, spread, to_target
+
     goal = rows[0]["target"]
     where = "at the end" if base.world.budget is None else f"at {number(base.world.budget)} units"
     about = (
         f"Accuracy in percent {where}, mean and deviation over the trials; paired difference to the best with its 95 % "
-        "interval; units and slots to reach an accuracy; energy for training, to hubs and to the server; sessions "
-        "wasted; Jain's fairness."
+        "interval (none where all trials differ by the same); units and slots to reach an accuracy, (1 of 3) where "
+        "only so many trials did; energy for training, to hubs and to the server; sessions wasted; Jain's fairness."
     )
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=about, caption_justify="left")
     table.add_column("scheduler", no_wrap=True)
     for head in ("accuracy", "to the best", f"to {goal:g} %", "slots", "energy %", "waste", "fair"):
         table.add_column(head, justify="right", no_wrap=True)
     for row in sorted(rows, key=lambda row: -(row["accuracy"] or 0.0)):
-        spread = "" if row["accuracy_sd"] is None else f" ± {row['accuracy_sd']:.1f}"
-        gap = "best" if row["is_best"] else f"{row['difference']:+.1f}"
+        behind = gap(row)
         if row["difference_low"] is not None:
-            gap += f" ± {row['difference_high'] - row['difference']:.1f}"
+            behind += f" ± {row['difference_high'] - row['difference']:.1f}"
         table.add_row(
             row["label"],
-            f"{row['accuracy']:.1f}{spread}",
-            gap,
-            number(row["energy_to_target"] and round(row["energy_to_target"])),
+            spread(row),
+            behind,
+            to_target(row),
             number(row["slots_to_target"] and round(row["slots_to_target"])),
             "/".join(f"{100 * row[part] / row['spent']:.0f}" for part in ("training", "to_hub", "to_server")),
             number(round(row["wasted"], 1)),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipecycle.config import Config
-from pipecycle.report.tables import Table
+from pipecycle.report.tables import Table, counted, standard_error
 from pipecycle.reproduce import paper
 from pipecycle.reproduce.study import LEARNT, Cell, Kind, Study, Value, key_of_config
 from pipecycle.sweep import flat
@@ -115,8 +115,8 @@ def _to_target(found: Study, where: str) -> Table:
         for target in TARGETS:
             mean = float(np.mean([run.cost(target) for run in cell]))
             count = sum(run.reaches(target) is not None for run in cell)
-            part = f" ({count} of {len(cell)})" if 0 < count < len(cell) else ""
-            out.append(f"{mean / 1000:,.{0 if mean >= 10_000 else 1}f}{part}" if count else "never")
+            text = f"{mean / 1000:,.{0 if mean >= 10_000 else 1}f}"
+            out.append(counted(text, count, len(cell)) if count else "never")
         return tuple(out)
 
     head = ["Scheduler"]
@@ -227,8 +227,9 @@ def precision(found: Study) -> Table:
         body.append(tuple(line))
     last = ["mean difference, and its standard error", ""]
     for name in names:
-        error = float(np.std(gaps[name], ddof=1)) / len(gaps[name]) ** 0.5 if len(gaps[name]) > 1 else float("nan")
-        last += ["", f"{signed(float(np.mean(gaps[name])))} ± {error:.1f}" if gaps[name] else "-"]
+        error = standard_error(gaps[name])
+        tail = "" if error is None else f" ± {error:.1f}"
+        last += ["", signed(float(np.mean(gaps[name]))) + tail if gaps[name] else "-"]
     ours = str(found.world.get("train.precision"))
     head = ("Cell", ours, *(word for name in names for word in (name, f"{ours} - {name}")))
     return Table("What the precision of products does: accuracy (%) at the budget", head, (*body, tuple(last)))

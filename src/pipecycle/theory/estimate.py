@@ -20,7 +20,7 @@ from pipecycle.errors import InputError
 from pipecycle.lineage import Floats
 from pipecycle.models import split as unflatten
 from pipecycle.schedule import Schedule
-from pipecycle.streams import Ints, streams
+from pipecycle.streams import streams
 from pipecycle.theory.system import Constants
 from pipecycle.train.problems import Problem, on_device
 
@@ -43,30 +43,25 @@ class Objective(Protocol):
     def holds(self) -> Sequence[Tensor]:
         """The samples of every client."""
 
-    def loss(self, x: Tensor, samples: Tensor, views: Tensor | None = None) -> Tensor:
-        """`views` says how each sample is seen; without, f_i is about samples as they are."""
+    def loss(self, x: Tensor, samples: Tensor) -> Tensor: ...
 
 
 class Learnt:
     """The objective that the clients of a problem descend: cross-entropy, plus weight decay if there is any.
 
-    It is about images as they are; where clients train on random views of them, that is part of the noise."""
+    It is about images as they are.  Where clients train on random views of them, that noise is not counted: what is
+    found is still at most the true constant."""
 
     def __init__(self, problem: Problem, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         self._images, self._labels = on_device(problem.task.x_train, problem.task.y_train, device, dtype)
         self._module = deepcopy(problem.module).to(device=device, dtype=dtype)
         self._names = [name for name, _ in self._module.named_parameters()]
         self._decay = problem.recipe.sgd.weight_decay
-        self._frame, self._black = problem.frame, self._images.new_tensor(problem.frame.black)
         self.holds = [torch.from_numpy(mine).to(device) for mine in problem.split]
 
-    def loss(self, x: Tensor, samples: Tensor, views: Tensor | None = None) -> Tensor:
+    def loss(self, x: Tensor, samples: Tensor) -> Tensor:
         weights = dict(zip(self._names, unflatten(self._module, x), strict=True))
-        if views is None:
-            images = self._images[samples]
-        else:
-            images = self._frame.cut(self._images.permute(0, 2, 3, 1), samples, views, self._black).permute(0, 3, 1, 2)
-        logits = torch.func.functional_call(self._module, weights, (images,))
+        logits = torch.func.functional_call(self._module, weights, (self._images[samples],))
         found = torch.nn.functional.cross_entropy(logits, self._labels[samples])
         return found + self._decay / 2 * x.square().sum() if self._decay else found
 
@@ -95,7 +90,8 @@ class Look:
     smoothness: tuple[float, float]
     """Of the clients that were drawn."""
     curvature: float
-    """The largest eigenvalue of the Hessian of f itself."""
+    """The largest eigenvalue of the Hessian of f itself, on `SAMPLES` of all samples where there are more: close to
+    that of f, and not a bound of it to either side."""
     residual: float
     """The largest of these eigenvalues' residuals: by how much they may miss an eigenvalue."""
     sigma2: tuple[float, float]
@@ -103,10 +99,10 @@ class Look:
     beta: tuple[float, float]
 
 
-def gradient(objective: Objective, x: Tensor, samples: Tensor, views: Tensor | None = None) -> tuple[float, Tensor]:
+def gradient(objective: Objective, x: Tensor, samples: Tensor) -> tuple[float, Tensor]:
     """The mean loss over some samples, and its gradient."""
     x = x.detach().requires_grad_()
-    loss = objective.loss(x, samples) if views is None else objective.loss(x, samples, views)
+    loss = objective.loss(x, samples)
     (slope,) = torch.autograd.grad(loss, x)
     return float(loss.detach()), slope
 
@@ -182,15 +178,17 @@ def heterogeneity(gradients: Tensor, member: Floats) -> tuple[Floats, Floats]:
     return np.sqrt(np.maximum(within[member > 0], 0.0)), np.sqrt(np.maximum(mean2, 0.0))
 
 
-def noise(objective: Objective, x: Tensor, batches: Ints, slope: Tensor, views: Ints | None = None) -> float:
-    """The mean of ||g - grad f_i||^2 over batches, (steps, batch) with -1 for no sample, seen as in training."""
-    found = []
-    for step, row in enumerate(batches):
-        there = row >= 0
-        samples = torch.from_numpy(row[there]).to(x.device)
-        seen = None if views is None else torch.from_numpy(views[step][there]).to(x.device)
-        found.append(float((gradient(objective, x, samples, seen)[1] - slope).square().sum()))
-    return float(np.mean(found))
+def noise(objective: Objective, x: Tensor, samples: Tensor, slope: Tensor, batch: int, replacement: bool) -> float:
+    """E ||g - grad f_i||^2 of a batch out of some samples, exactly: from the gradients of the single samples.
+
+    Trying some batches instead would be right on average, but the largest of many such figures is too large."""
+    total, count = 0.0, len(samples)
+    for single in samples.split(1):
+        total += float((gradient(objective, x, single)[1] - slope).square().sum())
+    if replacement:
+        return total / count / batch
+    width = min(batch, count)
+    return total / count / width * (count - width) / max(1, count - 1)
 
 
 def memberships(schedule: Schedule) -> Floats:
@@ -215,13 +213,14 @@ def look(
     objective: Objective,
     x: Tensor,
     member: Floats,
-    batches: dict[int, Ints],
+    some: Sequence[int],
+    batch: int,
     trial: int,
+    *,
+    replacement: bool = False,
     step: Step = lambda: None,
-    views: dict[int, Ints] | None = None,
 ) -> Look:
-    """Everything about one model; `batches` are those of the clients that noise and smoothness are taken from, and
-    `views` how they are seen."""
+    """Everything about one model; noise (of batches of so many samples) and smoothness are those of some clients."""
     clients, size = len(objective.holds), x.numel()
     if 4 * clients * size > MEMORY:
         need = 4 * clients * size / (1 << 30)
@@ -231,14 +230,15 @@ def look(
     alpha, beta = heterogeneity(slopes, member)
     start = _direction(trial, x)
     smooth, rough = [], []
-    for client, mine in batches.items():
-        smooth.append(curvature(objective, x, objective.holds[client], start))
-        rough.append(noise(objective, x, mine, slopes[client], None if views is None else views[client]))
+    for client in some:
+        mine = objective.holds[client]
+        smooth.append(curvature(objective, x, mine, start))
+        rough.append(noise(objective, x, mine, slopes[client], batch, replacement))
         step()
     everybody = torch.cat(list(objective.holds))
     if len(everybody) > SAMPLES:
-        some = streams(trial)("theory-samples").permutation(len(everybody))[:SAMPLES]
-        everybody = everybody[torch.from_numpy(some).to(x.device)]
+        drawn = streams(trial)("theory-samples").permutation(len(everybody))[:SAMPLES]
+        everybody = everybody[torch.from_numpy(drawn).to(x.device)]
     whole = curvature(objective, x, everybody, start)
     step()
     return Look(
@@ -256,8 +256,9 @@ def look(
 def estimates(looks: Sequence[Look], squares: Floats) -> dict[str, Estimate]:
     """The constants by the names of `Constants`; the first look is at x_0, `squares` as from `squared_weights`.
 
-    All are the largest seen but f(x_0) - f*, which is the smallest it can be: f* is at most the lowest loss seen.  So
-    each is at most the true constant, and the bounds are too small if anything."""
+    All are the largest seen but f(x_0) - f*, which is the smallest it can be: f* is at most the lowest loss seen.  At a
+    model nothing is left to chance: L is from below, the others are exact.  So each is at most the true constant, which
+    holds for all models and clients, and the bounds are too small if anything."""
     found: dict[str, Estimate] = {}
     for name, field in (("L", "smoothness"), ("sigma2", "sigma2"), ("alpha", "alpha"), ("beta", "beta")):
         pairs = np.array([getattr(one, field) for one in looks])

@@ -19,7 +19,7 @@ from pipecycle.lineage import Recipe
 from pipecycle.report.records import Metrics, Record
 from pipecycle.runs import prepare
 from pipecycle.schedule import Schedule
-from pipecycle.streams import Ints, streams
+from pipecycle.streams import streams
 from pipecycle.theory import bounds, rates
 from pipecycle.theory.estimate import (
     Estimate,
@@ -38,7 +38,6 @@ from pipecycle.theory.stability import stable_curvature, steps
 from pipecycle.theory.system import System
 from pipecycle.train.analysis import evaluate, version_recipe
 from pipecycle.train.engine import Engine, pick_device
-from pipecycle.train.problems import Problem
 from pipecycle.train.sessions import steady
 
 Progress = Callable[[str, float], None]
@@ -69,7 +68,8 @@ class Point:
     perturbation2: float
     """||z_tau - x_tau||^2 ..."""
     lemma_2: dict[str, float] | None
-    """... and its bound: as_printed, consistent, and counted, with |A'(tau)| instead of d_max (G - 1)."""
+    """... and its bound: as_printed, consistent, and counted, with |A'(tau)| instead of d_max (G - 1).  Its
+    gradient is the largest at the models looked at so far; that of all models may be larger, and so may the bound."""
     virtual_loss: float
     virtual_gradient2: float
     """f and ||grad f||^2 at z_tau, which the theorem is stated for and nobody ever uses."""
@@ -154,7 +154,7 @@ def measure(
     progress: Progress = lambda what, share: None,
 ) -> Measured:
     """Look at `models` models of a run, x_0 and the last included; noise and smoothness are those of `clients`
-    clients, drawn anew for each model."""
+    clients, drawn again for each model."""
     if record.config is None or record.metrics is None or record.ended is None:
         raise InputError(f"{record.path}: is not a finished run, so there is nothing to measure")
     schedule, train = record.schedule, record.config.train
@@ -184,8 +184,17 @@ def measure(
             progress(f"looking at {label}", done / total)
 
         for event, (x, reference, perturbation, update) in zip(events, rows, strict=True):
-            batches, seen = _batches(schedule, learnt, event, clients)
-            one = look(objective, x, member, batches, schedule.trial, step, seen)
+            order = streams(schedule.trial)("theory-clients", event).permutation(schedule.clients)
+            one = look(
+                objective,
+                x,
+                member,
+                order[:clients].tolist(),
+                learnt.recipe.batch,
+                schedule.trial,
+                replacement=learnt.recipe.replacement,
+                step=step,
+            )
             if not (isfinite(one.loss) and isfinite(one.gradient2) and isfinite(one.smoothness[0])):
                 break  # it has diverged: what is left are no models
             looks.append(one)
@@ -252,22 +261,6 @@ def _of_event(schedule: Schedule, event: int) -> list[Recipe]:
     sessions, weights = versions.update[mine].astype(np.int64), versions.weight[mine]
     reference = int(schedule.sessions.reference[sessions].min())
     return [version_recipe(reference), ancestry.perturbation(event), Recipe(*nothing, sessions, weights)]
-
-
-def _batches(
-    schedule: Schedule, learnt: Problem, event: int, clients: int
-) -> tuple[dict[int, Ints], dict[int, Ints] | None]:
-    """The batches of the next session of some clients after an event, and how they are seen, as the run itself draws
-    them."""
-    slot = int(schedule.ancestry.event_slots[event])
-    order = streams(schedule.trial)("theory-clients", event).permutation(schedule.clients)[:clients]
-    before = schedule.sessions.client[schedule.sessions.start <= slot]
-    steps = int(np.max(schedule.length))
-    ks = np.bincount(before, minlength=schedule.clients)[order]
-    batches, views = learnt.batches(steps)(order, ks), learnt.views(steps)
-    names = order.tolist()
-    seen = None if views is None else dict(zip(names, views(order, ks), strict=True))
-    return dict(zip(names, batches, strict=True)), seen
 
 
 def _whole(objective: Learnt, x: Tensor) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pipecycle.checks import at_least, one_of
 from pipecycle.errors import InputError
+from pipecycle.lineage import Floats, Kind
 from pipecycle.schedule import Schedule
 from pipecycle.serving import serve, served
 from pipecycle.streams import Ints
@@ -68,6 +69,12 @@ class Job:
     ) -> None:
         if schedule.clients != len(problem.split):
             raise InputError(f"the schedule has {schedule.clients} clients and the split {len(problem.split)}")
+        used = problem.samples(schedule.length)
+        if schedule.samples.ndim == 0 and used.min() < used.max():
+            raise InputError(
+                f"the schedule was planned without samples, so that all updates count alike, but sessions use "
+                f"{used.min():,} to {used.max():,}: give plan() samples=problem.samples(session), or ones"
+            )
         self.problem, self.watch = problem, watch or Watch()
         self.name = name or schedule.policy
         self.callbacks, self.probe = callbacks, probe
@@ -103,7 +110,7 @@ class Job:
         self.tables: dict[int, Table] = {}
         self.logits: dict[int, tuple[Tensor, Tensor]] = {}  # sums and counts of sessions that wait for their table
         record = self.schedule.versions
-        self.coefficients = torch.from_numpy(record.coefficient.copy()).to(like)
+        self.coefficients = torch.from_numpy(record.coefficient * self._present_rates()).to(like)
         self.weights = torch.from_numpy(record.weight.copy()).to(like)
         self.versions.put([0], self.problem.initial.to(like)[None])
         if self.probe is not None:
@@ -124,6 +131,19 @@ class Job:
     def lr_of(self, session: int) -> float:
         recipe = self.problem.recipe
         return float(recipe.sgd.lr * recipe.lr_decay ** (int(self.schedule.sessions.start[session]) / 1000))
+
+    def _present_rates(self) -> Floats:
+        """A factor on every coefficient: remembered updates count at the present learning rate (Gu et al. 2021 store
+        update / lr and multiply by the lr of the round), which is that of a session that is received now."""
+        record, decay = self.schedule.versions, self.problem.recipe.lr_decay
+        factors = np.ones(len(record.base))
+        terms = np.flatnonzero(record.kind[record.base] == Kind.MEMORY)
+        if decay != 1.0 and len(terms):
+            user = np.repeat(np.arange(len(record)), np.diff(record.base_at))[terms]
+            session = record.update[record.update_at[record.base[terms]]]  # a memory is one update
+            age = record.made[user] - self.lengths.max() - self.schedule.sessions.start[session]
+            factors[terms] = decay ** (np.maximum(age, 0) / 1000)
+        return factors
 
     @property
     def over(self) -> bool:

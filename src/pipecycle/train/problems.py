@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from attrs import evolve, field, frozen
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from pipecycle import models
@@ -68,6 +69,10 @@ class Problem:
     @property
     def size(self) -> int:
         return models.size(self.module)
+
+    def samples(self, session: ArrayLike) -> Ints:
+        """How many samples a session uses, by client: what its update is weighed by.  For `plan(..., samples=...)`."""
+        return np.asarray(session) * np.minimum(self.recipe.batch, self.split.sizes)
 
     def batches(self, steps: int) -> Batches:
         return Batches(self.split, self.trial, steps, self.recipe.batch, self.recipe.replacement)
