@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import ipaddress
 import os
 from collections.abc import Iterable
@@ -20,17 +21,7 @@ from pipecycle.files import reason, write
 
 HERE = ("localhost", "127.0.0.1", "::1")
 VALID = timedelta(days=365)
-USAGES = (
-    "digital_signature",
-    "content_commitment",
-    "key_encipherment",
-    "data_encipherment",
-    "key_agreement",
-    "key_cert_sign",
-    "crl_sign",
-    "encipher_only",
-    "decipher_only",
-)
+USAGES = list(inspect.signature(x509.KeyUsage).parameters)
 
 
 @frozen

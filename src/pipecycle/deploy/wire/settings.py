@@ -66,6 +66,9 @@ def _battery(instance: object, attribute: Any, value: Any) -> None:
     raise InputError(f"battery = {value}: needs emulated, gauge:FILE or machine")
 
 
+_CLOCK = one_of("logical", "wall")
+
+
 def _setting(default: Scalar, note: str, validator: Any = None) -> Any:
     """A setting of live runs or nodes alone."""
     return field(default=default, validator=validator, metadata={"note": note})
@@ -129,28 +132,16 @@ class RunSettings(_Flat):
     policy: str = _setting("pipecycle", "A policy by name, or a user's own as module:Class.")
     policy_settings: str = _setting("{}", 'Its settings as a JSON object, e.g. {"groups": 2}.')
     model: str = _shared(Train, "model")
-    data: str = _shared(
-        Data,
-        "name",
-        note="A named set or an .npz file: the server has its test part, nodes without data of their own a share.",
-    )
+    data: str = _shared(Data, "name", note="Data for nodes without their own; the server tests on its test part.")
     partition: str = _setting("iid", "How the named data are shared out: iid or dirichlet:ALPHA.", _partition)
     scale: str = _shared(Data, "scale")
     samples: int = _shared(Data, "samples", 0, "Samples per node in that share; 0 for min(300, all / clients).")
     clients: int = _shared(World, "clients", 4, "Nodes to wait for; their partition-ids are 0 to clients - 1.")
-    clock: str = _setting(
-        "logical",
-        "logical: slots follow each other as sessions end, reproducible.  wall: a slot lasts slot-seconds.",
-        one_of("logical", "wall"),
-    )
+    clock: str = _setting("logical", "logical: a slot ends with its sessions.  wall: it lasts slot-seconds.", _CLOCK)
     slot_seconds: float = _setting(1.0, "Wall clock: how long a slot lasts.", _positive)
     slots: int = _shared(World, "slots", 100)
     session: int = _shared(World, "session")
-    slack: int = _setting(
-        0,
-        "Slots that a report may take beyond the session: policies that work by the clock begin so much earlier.",
-        at_least(0),
-    )
+    slack: int = _setting(0, "Slots by which policies that work by the clock start sessions earlier.", at_least(0))
     batch: int = _shared(Train, "batch")
     augment: str = _shared(Train, "augment")
     lr: float = _shared(Train, "lr", validator=_positive)
@@ -160,36 +151,19 @@ class RunSettings(_Flat):
     distillation: float = _shared(Train, "distillation")
     trial: int = _shared(World, "trial")
     harvest: str = _shared(
-        World,
-        "harvest",
-        note="What the server forecasts between reports, and what charges an emulated battery.",
-        validator=_harvest,
+        World, "harvest", note="What is forecast, and charges emulated batteries.", validator=_harvest
     )
-    capacity: float = _shared(
-        World,
-        "capacity",
-        note="Units that a battery holds, at most: a report above it is refused.",
-        validator=_positive,
-    )
+    capacity: float = _shared(World, "capacity", note="Units that a battery holds, at most.", validator=_positive)
     initial: float = _shared(World, "initial", note="Units in an emulated battery that names no initial charge.")
-    deadline: float = _setting(
-        0.0,
-        "Seconds until a session must have answered; 0 for 300 (logical) or its slots, its slack and 30 s (wall).",
-        _number,
-    )
+    deadline: float = _setting(0.0, "Seconds for a session; 0 for 300, or (wall) its slots, slack and 30 s.", _number)
     margin: float = _setting(15.0, "Seconds after the deadline for which a message stays alive.", _number)
     roll_call: float = _setting(
-        180.0, "Seconds to wait for all clients at the start; the run begins with those who came.", _positive
+        180.0, "Seconds to wait for all clients; the run begins with those who came.", _positive
     )
-    pin_nodes: bool = _setting(
-        default=False,
-        note="Whether a client is held to the Flower node it was first heard from; only with registered keys.",
-    )
+    pin_nodes: bool = _setting(False, "Whether a client is held to its first Flower node; only with registered keys.")
     evaluate_every: int = _shared(Look, "every", 20)
-    out: str = _setting(
-        "", "Absolute folder of the run (trace, checkpoint, model, metrics); empty writes nothing.", _absolute
-    )
-    resume: bool = _setting(default=False, note="Resume from the checkpoint in `out`.")
+    out: str = _setting("", "Absolute folder of the run; empty writes nothing.", _absolute)
+    resume: bool = _setting(False, "Resume from the checkpoint in `out`.")
     device: str = _setting("cpu", "Where nodes train and the server evaluates.", one_of("cpu"))
 
     def __attrs_post_init__(self) -> None:
@@ -256,15 +230,11 @@ class NodeSettings(_Flat):
     """One node.  What is left empty comes from the run's settings."""
 
     partition_id: int = _setting(0, "Which client it is, from 0.", at_least(0))
-    data: str = _setting(
-        "", "Its own data: an .npz with x_train and y_train (or x and y), or a folder of x.npy and y.npy.", _absolute
-    )
+    data: str = _setting("", "Its own data: an .npz file with x and y, or a folder of x.npy and y.npy.", _absolute)
     ledger: str = _setting(
-        "", "File of its energy ledger and its last answers; without one they live in Flower's memory only.", _absolute
+        "", "File of its energy ledger and answers; without one Flower's memory holds them.", _absolute
     )
-    battery: str = _setting(
-        "emulated", "Where the level comes from: emulated, gauge:FILE (units as text) or machine.", _battery
-    )
+    battery: str = _setting("emulated", "Where the level comes from: emulated, gauge:FILE or machine.", _battery)
     harvest: str = _setting("", "Emulated battery: where energy comes from.", _harvest)
     capacity: float = _setting(0.0, "Units that its battery holds; 0 for the run's capacity.", _number)
     initial: float = _setting(-1.0, "Emulated battery: units at the very beginning; negative for the run's.")
