@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,9 @@ from safetensors.numpy import load_file
 from pipecycle import Schedule
 from pipecycle.config import Config
 from pipecycle.runs import prepare
+from tests.commands import pipecycle
 
-
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipecycle", "run", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+run = partial(pipecycle, "run")
 
 
 def figures(*arguments: str, cwd: Path) -> dict[str, Any]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ import pytest
 
 from pipecycle import InputError
 from pipecycle.reproduce import grid, results
+from tests.commands import end, pipecycle, process, until
 
 SMALL = """
 [base.world]
@@ -37,9 +35,7 @@ set = { "look.clients_every" = 150 }
 """
 
 
-def reproduce(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipecycle", "reproduce", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+reproduce = partial(pipecycle, "reproduce")
 
 
 def figures(*arguments: str, cwd: Path) -> dict[str, Any]:
@@ -100,15 +96,10 @@ def test_a_stopped_command_goes_on_and_ends_the_same(home: Path) -> None:
     long = SMALL.replace("slots = 300", "slots = 9000").replace("slots = 450", "slots = 9000").replace("500.0", "1e9")
     (home / "long.toml").write_text(long)
     common = ("--file", "long.toml", "--only", "policy=pipecycle", "--only", "delta=1.0")
-    command = [sys.executable, "-m", "pipecycle", "reproduce", *common, "--out", "stopped", "--save-every", "0.2"]
-    process = subprocess.Popen(command, cwd=home, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    runs = home / "stopped" / "runs"
-    while not list(runs.glob("*/checkpoint/state.safetensors")):
-        time.sleep(0.02)
-        assert process.poll() is None
-    os.killpg(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, out
+    running = process("reproduce", *common, "--out", "stopped", "--save-every", "0.2", cwd=home)
+    until(lambda: list((home / "stopped" / "runs").glob("*/checkpoint/state.safetensors")), running)
+    out, _ = end(running, signal.SIGINT)
+    assert running.returncode == 130, out
     assert "the same command goes on from here" in out
     figures(*common, "--out", "stopped", cwd=home)
     figures(*common, "--out", "straight", cwd=home)
