@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,21 +25,30 @@ PATIENCE = 600.0
 """Seconds after which a test gives up on an event: long, because a machine under load is no failure."""
 
 
+@contextlib.contextmanager
+def working_in(folder: Path | None) -> Iterator[pytest.MonkeyPatch]:
+    """Code and commands that run here find a user's modules in `folder`, and leave no trace in this process."""
+    known = set(sys.modules)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", ["", *sys.path])
+        if folder is not None:
+            patch.chdir(folder)
+        try:
+            yield patch
+        finally:
+            for name in sys.modules.keys() - known:  # the next folder may have another of the same name
+                if folder is not None and str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)):
+                    del sys.modules[name]
+
+
 def pipecycle(*arguments: str, cwd: Path | None = None, columns: int = 80) -> Done:
     """The command in this process: nothing heavy is imported again, and a warning is an error."""
     out, error = io.StringIO(), io.StringIO()
-    known = set(sys.modules)
-    with pytest.MonkeyPatch.context() as patch:
+    with working_in(cwd) as patch:
         patch.setattr(sys, "argv", ["pipecycle", *arguments])
-        patch.setattr(sys, "path", sys.path.copy())
         patch.setenv("COLUMNS", str(columns))
-        if cwd is not None:
-            patch.chdir(cwd)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error), pytest.raises(SystemExit) as ended:
             cli.main()
-    for name in sys.modules.keys() - known:  # a user's own: the next test has another of the same name
-        if cwd is not None and str(getattr(sys.modules[name], "__file__", "")).startswith(str(cwd)):
-            del sys.modules[name]
     code = ended.value.code
     assert isinstance(code, int)
     return Done(["pipecycle", *arguments], code, out.getvalue(), error.getvalue())

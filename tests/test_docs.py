@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.commands import pipecycle, working_in
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("**/*.md")])
@@ -27,13 +27,14 @@ def test_code_runs(page: Path, tmp_path: Path) -> None:
         if named := re.search(r"`(\w+\.py)`:\n\n```python\n$", before):
             (tmp_path / named[1]).write_text(block)
         else:
-            code = f"import os; os.chdir({str(tmp_path)!r})\n{block}"
-            subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, capture_output=True)
+            with working_in(tmp_path):
+                exec(compile(block, page.name, "exec"), {"__name__": "__main__"})
     for block in blocks(page, "console"):
         for line in block.splitlines():
             command = shlex.split(line, comments=True)
             if command[:1] == ["pipecycle"]:
-                subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True, cwd=tmp_path)
+                done = pipecycle(*command[1:], cwd=tmp_path)
+                assert done.returncode == 0, done.stderr
             else:
                 assert command[:1] == ["make"], line
 
@@ -41,10 +42,7 @@ def test_code_runs(page: Path, tmp_path: Path) -> None:
 def test_the_readme_shows_what_the_command_prints() -> None:
     page = ROOT / "README.md"
     (shown,) = [block for block in blocks(page, "text") if block.startswith("pipecycle (groups 10")]
-    printed = subprocess.run(
-        [sys.executable, "-m", "pipecycle", "plan", "pipecycle", "--groups", "10"],
-        check=True, capture_output=True, text=True, env={"COLUMNS": "80", "PATH": ""},
-    ).stdout  # fmt: skip
+    printed = pipecycle("plan", "pipecycle", "--groups", "10").stdout
     assert [line.rstrip() for line in printed.splitlines()] == shown.splitlines()
 
 
@@ -54,9 +52,7 @@ def test_the_readme_table_is_what_the_commands_print() -> None:
     )
     assert len(rows) == 3
     for command, aggregations, spent, coverage in rows:
-        printed = subprocess.run(
-            [sys.executable, "-m", "pipecycle", *shlex.split(command)], check=True, capture_output=True, text=True
-        ).stdout
+        printed = pipecycle(*shlex.split(command)).stdout
         assert f"{aggregations} of" in printed
         assert f"{spent} spent" in printed
         assert f"they have met {coverage} (fewest)" in " ".join(printed.split())

@@ -110,11 +110,11 @@ def test_one_bad_run_does_not_stop_the_rest(tmp_path: Path) -> None:
 
 def test_a_killed_sweep_goes_on_to_the_same_results(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(
-        "trials = 2\n[base.world]\nclients = 10\nslots = 300\n[base.train]\nmodel = 'lenet'\n"
+        "[base.world]\nclients = 10\nslots = 150\n[base.train]\nmodel = 'lenet'\n"
         "[matrix]\npolicy = ['fedavg', 'pipecycle']\n"
     )
     assert sweep(tmp_path / "whole").returncode == 0
-    running = process("sweep", "s.toml", "--out", "cut", "--device", "cpu", "--save-every", "0.2", cwd=tmp_path)
+    running = process("sweep", "s.toml", "--out", "cut", "--device", "cpu", "--save-every", "0.05", cwd=tmp_path)
     until(lambda: list((tmp_path / "cut").glob("*/checkpoint/state.safetensors")), running)
     output, _ = end(running, signal.SIGINT)
     assert running.returncode == 130
