@@ -94,7 +94,7 @@ def test_a_run_that_diverged_at_once_merges_with_itself(home: Path) -> None:
 
 
 def test_a_stopped_command_goes_on_and_ends_the_same(home: Path) -> None:
-    long = SMALL.replace("slots = 300", "slots = 3000").replace("slots = 450", "slots = 3000").replace("500.0", "1e9")
+    long = SMALL.replace("slots = 300", "slots = 1000").replace("slots = 450", "slots = 1000").replace("500.0", "1e9")
     (home / "long.toml").write_text(long)
     common = ("--file", "long.toml", "--only", "policy=pipecycle", "--only", "delta=1.0")
     running = process("reproduce", *common, "--out", "stopped", "--save-every", "0.05", cwd=home)
@@ -128,7 +128,7 @@ def test_data_that_is_not_there_is_said_once_and_nothing_begins(home: Path, monk
 
 def test_runs_that_fail_alike_are_told_in_one_line(home: Path) -> None:
     (home / "small.toml").write_text(SMALL + '[base.data]\nname = "nowhere.npz"\n')
-    done = reproduce("--file", "small.toml", "--out", "paper", "--only", "policy=fedavg", cwd=home)
+    done = reproduce("--file", "small.toml", "--out", "paper", "--only", "policy=fedavg", "--workers", "1", cwd=home)
     assert done.returncode == 1
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("failed")]
     assert " and 3 more: nowhere.npz" in line
