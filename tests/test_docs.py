@@ -12,13 +12,19 @@ from tests.commands import pipecycle, working_in
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("**/*.md")])
+TRAINING = ("tutorial.md", "theory.md")
+"""Pages that train for longer than all others together."""
 
 
 def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] if page.name in TRAINING else []) for page in PAGES],
+    ids=lambda page: page.name,
+)
 def test_code_runs(page: Path, tmp_path: Path) -> None:
     """Python blocks run one after the other; a block announced as `name.py` is that file; then the commands run."""
     text = page.read_text()

@@ -93,6 +93,7 @@ def test_a_run_that_diverged_at_once_merges_with_itself(home: Path) -> None:
     pandas.testing.assert_frame_equal(results.load(home / "b" / "results.parquet").frame, before, check_exact=True)
 
 
+@pytest.mark.slow
 def test_a_stopped_command_goes_on_and_ends_the_same(home: Path) -> None:
     long = SMALL.replace("slots = 300", "slots = 1000").replace("slots = 450", "slots = 1000").replace("500.0", "1e9")
     (home / "long.toml").write_text(long)
