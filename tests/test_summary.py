@@ -33,6 +33,7 @@ def test_the_relay_in_figures() -> None:
     assert figures["budget_slot"] == 3  # 1, 3, 6, 9, ... by the end of the slots
     assert figures["group_size"] == {"mean": 1, "max": 1}
     assert figures["max_concurrent_groups"] == 2
+    assert figures["lag"] == {"mean": 0.8, "max": 1}  # none before A; B is made after A is served, C after B, ...
     assert figures["ancestry_max"] == 2
     # A, C, E: clients 0, 2, 1; B, D: clients 1, 0.
     assert figures["chains"] == {"count": 2, "coverage_min": 2, "coverage_mean": 2.5, "depth_max": 3}
@@ -61,6 +62,12 @@ def test_who_takes_part_and_what_is_worth_a_warning() -> None:
     assert warnings(figures) == []
     (warning,) = warnings(summarise(plan(FedAvg(), 0.0, 3, 60, session=2)))
     assert warning.startswith("Nothing was aggregated")
+
+
+def test_groups_at_once_are_the_most_there_ever_were() -> None:
+    """One client trains in slots 0 to 4, the other in 3 to 7, and nobody after that."""
+    schedule = plan(PipeCycle(groups=2, group_size=1), 0.0, 2, 60, session=5, initial=6.0)
+    assert summarise(schedule)["max_concurrent_groups"] == 2
 
 
 def test_a_discarded_models_sessions_are_wasted() -> None:
