@@ -3,13 +3,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format bench bench-rivals browser-test ray-test flower-test flower-chaos clean
+.PHONY: demo test test-all cpu-test lint format bench bench-rivals browser-test ray-test flower-test flower-chaos clean
 
 demo: $(VENV)/.installed  ## the main job on embedded data
 	$(BIN)/pipecycle compare
 
-test: lint  ## lint, types and all tests
-	$(BIN)/python -m pytest -n auto
+test: lint  ## lint, types and all tests but the slow ones
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+
+test-all: lint  ## the same with the slow ones
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+cpu-test: $(VENV)/.installed  ## training and theory with the oldest instructions a CPU has: no test rests on a last bit
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 \
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" tests/train tests/theory
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

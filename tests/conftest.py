@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -9,6 +10,9 @@ from typing import Any
 import pytest
 
 Watch = Callable[[Any, float], set[str]]
+
+# Tests run side by side, one on each core: a second thread in each would only be in the way of the others.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell's background job ignores Ctrl-C, and so would the commands that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,23 +1,19 @@
-"""The command as a user runs it: a process, its output, its exit code."""
+"""The command as a user runs it: its output, its exit code."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.commands import ctrl_c, pipecycle
 
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "100"}
-    command = [sys.executable, "-m", "pipecycle", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+run = partial(pipecycle, columns=100)
 
 
 def figures(*arguments: str) -> dict[str, Any]:
@@ -140,12 +136,28 @@ def test_help_teaches() -> None:
         assert word in text
 
 
+def test_a_process_says_the_same(tmp_path: Path) -> None:
+    """What the other tests do in this process is what the program does: exit codes, streams, nothing heavy imported."""
+    for arguments in (["plan", "fedavg", "--slots", "200"], ["plan", "pipecycel"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "pipecycle", *arguments],
+            check=False, capture_output=True, text=True, cwd=tmp_path,
+        )  # fmt: skip
+        here = pipecycle(*arguments, cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (here.returncode, here.stdout, here.stderr)
+    code = (
+        "import sys; from pipecycle import cli; sys.argv = ['pipecycle', 'plan', 'fedavg', '--slots', '200']\n"
+        "try: cli.main()\n"
+        "except SystemExit: sys.exit(repr({'torch', 'pandas', 'sklearn', 'scipy', 'plotly'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.stderr == "set()\n"
+
+
 def test_ctrl_c_while_planning_leaves_nothing_behind(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pipecycle", "plan", "fedavg", "--clients", "200000", "--out", "s.npz"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
-    time.sleep(3.0)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert error == "pipecycle: stopped; nothing is half-written, and the same command begins again\n"
+    done = ctrl_c("plan", "fedavg", "--clients", "200000", "--out", "s.npz", cwd=tmp_path, at="planning fedavg")
+    assert done.returncode == 130
+    assert done.stderr.splitlines()[-1] == (
+        "pipecycle: stopped; nothing is half-written, and the same command begins again"
+    )
     assert list(tmp_path.iterdir()) == []

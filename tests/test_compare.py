@@ -6,10 +6,8 @@ import html
 import json
 import os
 import resource
-import signal
 import subprocess
 import sys
-import time
 from copy import deepcopy
 from pathlib import Path
 
@@ -23,17 +21,18 @@ from pipecycle.policies import REGISTRY
 from pipecycle.report import load
 from pipecycle.runs import problem_of
 from pipecycle.train.engine import train_many
+from tests.commands import Done, ctrl_c, pipecycle
 
-SMALL = ("--trials", "2", "--clients", "8", "--slots", "300", "--budget", "150", "--device", "cpu")
+SMALL = ("--trials", "2", "--clients", "8", "--slots", "300", "--budget", "400", "--device", "cpu", "--workers", "1")
 
 
-def pipecycle(*arguments: str, cwd: Path, limit: int | None = None) -> subprocess.CompletedProcess[str]:
-    def shrink() -> None:
-        if limit is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
+def on_a_full_disk(*arguments: str, cwd: Path) -> Done:
+    """A limit on the size of files is what a full disk looks like to the program: a write that fails."""
     command = [sys.executable, "-m", "pipecycle", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, preexec_fn=shrink)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=cwd,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)),
+    )  # fmt: skip
 
 
 def test_the_demo_compares_all_but_the_variant() -> None:
@@ -95,7 +94,7 @@ def test_centralised_is_sgd_with_a_step_in_every_slot() -> None:
 
     module = deepcopy(job.problem.module).double()
     images, labels = torch.from_numpy(job.problem.task.x_train).double(), torch.from_numpy(job.problem.task.y_train)
-    sgd = torch.optim.SGD(module.parameters(), lr=0.05)
+    sgd = torch.optim.SGD(module.parameters(), lr=base.train.lr)
     for k in range(3):
         for index in session_indices(mine, 0, 0, k, 20, 15):
             sgd.zero_grad()
@@ -139,12 +138,11 @@ def test_compare_from_python() -> None:
 
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
-    """A limit on the size of files is what a full disk looks like to the program: a write that fails."""
     for arguments in (
         ("plan", "fedavg", "--slots", "2000", "--out", "s.npz"),
         ("run", "fedavg", "--clients", "8", "--slots", "300"),
     ):
-        done = pipecycle(*arguments, cwd=tmp_path, limit=2000)
+        done = on_a_full_disk(*arguments, cwd=tmp_path)
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
         assert "cannot be written (file too large)" in line
@@ -160,29 +158,10 @@ def test_a_configuration_of_another_version_is_one_sentence(tmp_path: Path) -> N
 
 
 def test_ctrl_c_while_comparing_says_how_to_go_on(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pipecycle",
-        "compare",
-        "fedavg",
-        "--model",
-        "lenet",
-        "--trials",
-        "2",
-        "--out",
-        "c",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True)
-    deadline = time.monotonic() + 60
-    while not list((tmp_path / "c").glob("*/schedule.npz")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    time.sleep(1.0)
-    os.killpg(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "the same command goes on" in output
+    options = ("--model", "lenet", "--trials", "2", "--out", "c")
+    done = ctrl_c("compare", "fedavg", *options, cwd=tmp_path, at="%")  # the bar has a share done: a worker is training
+    assert done.returncode == 130
+    assert "the same command goes on" in done.stdout
     assert list((tmp_path / "c").glob("*/checkpoint/state.safetensors"))
 
 

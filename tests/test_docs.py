@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import pipecycle, working_in
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("**/*.md")])
+TRAINING = ("tutorial.md", "theory.md")
+"""Pages that train for longer than all others together."""
 
 
 def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] if page.name in TRAINING else []) for page in PAGES],
+    ids=lambda page: page.name,
+)
 def test_code_runs(page: Path, tmp_path: Path) -> None:
     """Python blocks run one after the other; a block announced as `name.py` is that file; then the commands run."""
     text = page.read_text()
@@ -27,13 +33,14 @@ def test_code_runs(page: Path, tmp_path: Path) -> None:
         if named := re.search(r"`(\w+\.py)`:\n\n```python\n$", before):
             (tmp_path / named[1]).write_text(block)
         else:
-            code = f"import os; os.chdir({str(tmp_path)!r})\n{block}"
-            subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, capture_output=True)
+            with working_in(tmp_path):
+                exec(compile(block, page.name, "exec"), {"__name__": "__main__"})
     for block in blocks(page, "console"):
         for line in block.splitlines():
             command = shlex.split(line, comments=True)
             if command[:1] == ["pipecycle"]:
-                subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True, cwd=tmp_path)
+                done = pipecycle(*command[1:], cwd=tmp_path)
+                assert done.returncode == 0, done.stderr
             else:
                 assert command[:1] == ["make"], line
 
@@ -41,10 +48,7 @@ def test_code_runs(page: Path, tmp_path: Path) -> None:
 def test_the_readme_shows_what_the_command_prints() -> None:
     page = ROOT / "README.md"
     (shown,) = [block for block in blocks(page, "text") if block.startswith("pipecycle (groups 10")]
-    printed = subprocess.run(
-        [sys.executable, "-m", "pipecycle", "plan", "pipecycle", "--groups", "10"],
-        check=True, capture_output=True, text=True, env={"COLUMNS": "80", "PATH": ""},
-    ).stdout  # fmt: skip
+    printed = pipecycle("plan", "pipecycle", "--groups", "10").stdout
     assert [line.rstrip() for line in printed.splitlines()] == shown.splitlines()
 
 
@@ -54,9 +58,7 @@ def test_the_readme_table_is_what_the_commands_print() -> None:
     )
     assert len(rows) == 3
     for command, aggregations, spent, coverage in rows:
-        printed = subprocess.run(
-            [sys.executable, "-m", "pipecycle", *shlex.split(command)], check=True, capture_output=True, text=True
-        ).stdout
+        printed = pipecycle(*shlex.split(command)).stdout
         assert f"{aggregations} of" in printed
         assert f"{spent} spent" in printed
         assert f"they have met {coverage} (fewest)" in " ".join(printed.split())

@@ -200,7 +200,7 @@ def test_lengths_costs_and_samples_per_client() -> None:
         sessions = schedule.sessions
         done = sessions.end >= 0
         assert (sessions.end - sessions.start + 1)[done].tolist() == lengths[sessions.client[done]].tolist()
-        assert (schedule.energy.harvested == schedule.energy.spent + schedule.energy.stored).all()
+        assert schedule.energy.stored[-1] == schedule.energy.level.sum()
         assert sessions.spent.sum() == schedule.energy.spent[-1]
 
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 from pipecycle import Schedule
 from pipecycle.config import Config
 from pipecycle.runs import prepare
+from tests.commands import pipecycle
 
-
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipecycle", "run", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+run = partial(pipecycle, "run")
 
 
 def figures(*arguments: str, cwd: Path) -> dict[str, Any]:
@@ -68,6 +66,24 @@ def test_a_users_data_model_and_split(tmp_path: Path) -> None:
     refused = run(*common, "--model", "net:normed", "--clients", "5", cwd=tmp_path)
     assert refused.returncode == 2
     assert "mixes the samples of a batch" in refused.stderr
+
+
+def test_a_run_trains_on_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolution gradients differ in bits between one thread and two, so a run has one, whatever torch has."""
+    (tmp_path / "net.py").write_text(
+        "import torch\n"
+        "class Counted(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        if self.weight.requires_grad:\n"
+        "            with open('threads', 'a') as file: print(torch.get_num_threads(), file=file)\n"
+        "        return super().forward(x.flatten(1))\n"
+        "def counted(shape, classes): return Counted(64, classes)\n"
+    )
+    torch.set_num_threads(2)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    got = figures("fedavg", "--clients", "3", "--slots", "60", "--model", "net:counted", cwd=tmp_path)
+    assert got["steps"] > 0
+    assert set((tmp_path / "threads").read_text().split()[-got["steps"] :]) == {"1"}
 
 
 def test_the_upload_ratio_of_flda_follows_the_model() -> None:

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+from math import ceil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pipecycle import InputError, Schedule, build, plan
+from pipecycle import InputError, Markov, Schedule, build, plan
 from pipecycle.energy import UNIT
 from pipecycle.policies import REGISTRY
-from pipecycle.schedule import Status, busy_groups
+from pipecycle.schedule import Sent, Status, busy_groups
+from pipecycle.streams import Ints
 from pipecycle.summary import summarise
 
 
@@ -70,14 +72,49 @@ def test_differences_are_named(schedule: Schedule) -> None:
     assert schedule.differences(schedule) == []
 
 
-def test_energy_adds_up_in_every_direction(schedule: Schedule) -> None:
-    energy = schedule.energy
-    assert (energy.harvested == energy.spent + energy.stored + energy.overflowed).all()
-    assert energy.stored[-1] == energy.level.sum()
-    assert schedule.spent_by_client().sum() * UNIT == energy.spent[-1]
-    assert schedule.harvested_by_client().sum() * UNIT == energy.harvested[-1]
-    assert schedule.spent_per_slot().sum() * UNIT == energy.spent[-1]
-    assert schedule.sessions.spent.sum() == energy.spent[-1]
+def batteries(schedule: Schedule, gains: Ints, capacity: int, initial: int) -> tuple[Ints, Ints, Ints]:
+    """Every battery once more, from the weather and the record of sessions alone: what each of them holds at the end
+    of every slot, what it could not store in it, and what it paid in it for training, to a hub and to the server."""
+    sessions = schedule.sessions
+    table = ceil(UNIT * schedule.meta["settings"].get("upload_ratio", 0))
+    paid = np.zeros((3, *gains.shape), np.int64)
+    for row, client in enumerate(sessions.client):
+        last = sessions.end[row] if sessions.end[row] >= 0 else schedule.slots - 1
+        paid[0, sessions.start[row] : last + 1, client] += UNIT
+        if sessions.sent[row] >= 0:
+            purpose = {Sent.TO_HUB: 1, Sent.TO_SERVER: 2}[sessions.receiver[row]]
+            paid[purpose, sessions.sent[row], client] += table if sessions.payload[row] else UNIT
+    held, lost = np.zeros_like(gains), np.zeros_like(gains)
+    level = np.full(schedule.clients, initial)
+    for slot in range(schedule.slots):
+        level = level + gains[slot]
+        lost[slot] = np.maximum(level - capacity, 0)
+        level = level - lost[slot] - paid[:, slot].sum(axis=0)
+        assert (level >= 0).all()
+        held[slot] = level
+    return held, lost, paid
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_the_books_are_those_of_every_battery(name: str) -> None:
+    harvest = Markov(0.5, 9.0)
+    made = plan(build(name), harvest, clients=12, slots=300, session=6, capacity=15.0, initial=2.0)
+    gains = harvest.weather(12, 0).block(300)
+    held, lost, purposes = batteries(made, gains, 15 * UNIT, 2 * UNIT)
+    paid = purposes.sum(axis=0)
+    energy = made.energy
+    assert lost.any() or name in ("fedavg", "isolated")  # who may always train never fills a battery
+    assert paid.any()
+    assert (energy.harvested == 12 * 2 * UNIT + gains.sum(axis=1).cumsum()).all()
+    assert (energy.stored == held.sum(axis=1)).all()
+    assert (energy.overflowed == lost.sum(axis=1).cumsum()).all()
+    for total, part in zip((energy.training, energy.to_hub, energy.to_server), purposes, strict=True):
+        assert (total == part.sum(axis=1).cumsum()).all()
+    assert (energy.level == held[-1]).all()
+    assert (energy.overflow == lost.sum(axis=0)).all()
+    assert (made.spent_by_client() * UNIT == paid.sum(axis=0)).all()
+    assert (made.harvested_by_client() * UNIT == 2 * UNIT + gains.sum(axis=0)).all()
+    assert (made.spent_per_slot() * UNIT == paid.sum(axis=1)).all()
 
 
 def test_budget_slot_is_the_first_at_or_above(schedule: Schedule) -> None:

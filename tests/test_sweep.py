@@ -1,11 +1,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pandas
@@ -15,6 +11,7 @@ from pipecycle import InputError
 from pipecycle.config import Config
 from pipecycle.runs import train_folders
 from pipecycle.sweep import collect, expand, read_sweep
+from tests.commands import Done, end, pipecycle, process, until
 
 FILE = """
 trials = 2
@@ -76,8 +73,10 @@ def test_iid_and_skewed_in_one_matrix() -> None:
     assert [config.data.alpha for config in sweep.runs.values()] == [None, 0.1]
 
 
-def command(folder: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "pipecycle", "sweep", "s.toml", "--out", str(folder), "--device", "cpu", *arguments]
+def sweep(folder: Path, *arguments: str) -> Done:
+    """`s.toml` beside the folder; one worker, because a second one imports torch once more."""
+    options = ("--out", str(folder), "--device", "cpu", "--workers", "1")
+    return pipecycle("sweep", "s.toml", *options, *arguments, cwd=folder.parent)
 
 
 def test_scales_and_augmentations_in_one_matrix() -> None:
@@ -93,13 +92,11 @@ def test_scales_and_augmentations_in_one_matrix() -> None:
 
 def test_a_sweep_runs_skips_and_reports(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(FILE + "\n")
-    dry = subprocess.run(
-        command(tmp_path / "a", "--dry-run", "--json"), check=True, capture_output=True, text=True, cwd=tmp_path
-    )
+    dry = sweep(tmp_path / "a", "--dry-run", "--json")
     assert json.loads(dry.stdout)["runs"] == 10
     assert json.loads(dry.stdout)["steps"] > 1000
     assert not (tmp_path / "a").exists()
-    first = subprocess.run(command(tmp_path / "a", "--json"), check=True, capture_output=True, text=True, cwd=tmp_path)
+    first = sweep(tmp_path / "a", "--json")
     assert json.loads(first.stdout) == {
         "runs": 10, "finished": 10, "failed": {}, "rows": 20, "folder": str(tmp_path / "a"),
     }  # fmt: skip
@@ -107,7 +104,7 @@ def test_a_sweep_runs_skips_and_reports(tmp_path: Path) -> None:
     assert len(frame) == 20
     assert set(frame["policy"]) == {"pipecycle", "fedavg"}
     assert {"world.harvest", "policy.groups", "slot", "energy", "accuracy"} <= set(frame.columns)
-    again = subprocess.run(command(tmp_path / "a"), check=True, capture_output=True, text=True, cwd=tmp_path)
+    again = sweep(tmp_path / "a")
     assert "10 of 10 runs finished" in again.stdout
     folders = read_sweep(tmp_path / "s.toml").folders(tmp_path / "a")
     assert len(collect(folders)) == 20
@@ -117,7 +114,7 @@ def test_one_bad_run_does_not_stop_the_rest(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(
         "[base.world]\nclients = 5\nslots = 100\nsession = 5\n[matrix]\npolicy = ['fedavg']\ncapacity = [3.0, 50.0]\n"
     )
-    done = subprocess.run(command(tmp_path / "a"), check=False, capture_output=True, text=True, cwd=tmp_path)
+    done = sweep(tmp_path / "a")
     assert done.returncode == 1
     text = " ".join(done.stdout.split())
     assert "1 of 2 runs finished" in text
@@ -126,23 +123,16 @@ def test_one_bad_run_does_not_stop_the_rest(tmp_path: Path) -> None:
 
 def test_a_killed_sweep_goes_on_to_the_same_results(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(
-        "trials = 2\n[base.world]\nclients = 10\nslots = 300\n[base.train]\nmodel = 'lenet'\n"
+        "[base.world]\nclients = 10\nslots = 150\n[base.train]\nmodel = 'lenet'\n"
         "[matrix]\npolicy = ['fedavg', 'pipecycle']\n"
     )
-    subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True, cwd=tmp_path)
-    process = subprocess.Popen(
-        command(tmp_path / "cut", "--save-every", "0.2"), stdout=subprocess.PIPE, cwd=tmp_path, start_new_session=True
-    )
-    deadline = time.monotonic() + 60
-    while not list((tmp_path / "cut").glob("*/checkpoint/state.safetensors")):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert b"the same command goes on" in output
-    subprocess.run(command(tmp_path / "cut"), check=True, capture_output=True, cwd=tmp_path)
+    assert sweep(tmp_path / "whole").returncode == 0
+    running = process("sweep", "s.toml", "--out", "cut", "--device", "cpu", "--save-every", "0.05", cwd=tmp_path)
+    until(lambda: list((tmp_path / "cut").glob("*/checkpoint/state.safetensors")), running)
+    output, _ = end(running, signal.SIGINT)
+    assert running.returncode == 130
+    assert "the same command goes on" in output
+    assert sweep(tmp_path / "cut").returncode == 0
     one, two = ((tmp_path / name / "results.csv").read_bytes() for name in ("whole", "cut"))
     assert one == two
 

@@ -34,7 +34,7 @@ def build(name: str, shape: Sequence[int], classes: int, seed_words: Words) -> n
     if name in PRESETS:
         with torch.device("meta"):
             module = PRESETS[name](tuple(shape), classes)
-        initialise(module.to_empty(device="cpu"), seed_words)
+        initialise(module, seed_words)
     else:
         factory = _factory(name)
         with torch.random.fork_rng(devices=[]):
@@ -52,10 +52,10 @@ def initialise(module: nn.Module, words: Words) -> None:
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             bound = 1.0 / sqrt(layer.weight[0].numel())
-            for parameter in layer.parameters(recurse=False):
+            for name, parameter in list(layer.named_parameters(recurse=False)):
                 steps = (raw(bits, parameter.numel()) >> np.uint64(40)).astype(np.float32)
                 values = torch.from_numpy((steps * np.float32(2.0**-23) - np.float32(1.0)) * np.float32(bound))
-                parameter.data.copy_(values.view(parameter.shape))
+                setattr(layer, name, nn.Parameter(values.view(parameter.shape)))
 
 
 def mlp(shape: tuple[int, ...], classes: int) -> nn.Sequential:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,13 @@ class Visit:
         self.page.wait_for_function(
             "[...document.querySelectorAll('.plot')].every(node => node.offsetParent === null || node.data)"
         )
+
+    def until(self, event: Callable[[], object]) -> None:
+        """Wait for what an action brings about; the page draws when it gets to it."""
+        end = time.monotonic() + 60
+        while not event():
+            assert time.monotonic() < end
+            self.page.wait_for_timeout(20)
 
     def traces(self, plot: str) -> set[int]:
         """The schedulers that a plot shows."""
@@ -84,21 +92,18 @@ def test_one_switch_hides_a_scheduler_in_every_plot(visit: Visit) -> None:
     visit.scroll()
     page = visit.page
     page.get_by_label("fedavg", exact=True).uncheck()
-    page.wait_for_timeout(100)
     for name in ("slot", "energy", "target", "coverage", "lag", "participation"):
-        assert 1 not in visit.traces(name), name
+        visit.until(lambda name=name: 1 not in visit.traces(name))
         assert visit.traces(name) >= {0}, name
-    labels = page.evaluate("document.getElementById('plot-purpose').data[0].customdata")
-    assert labels == ["pipecycle", "cycp"]
+    labels = "document.getElementById('plot-purpose').data[0].customdata"
+    visit.until(lambda: page.evaluate(labels) == ["pipecycle", "cycp"])
     assert page.locator("[data-panel='1']:visible").count() == 0
     assert page.locator("[data-panel='0']:visible").count() == 2
     assert page.locator("#status").inner_text() == "2 of 3 schedulers shown."
     page.get_by_role("button", name="None", exact=True).click()
-    page.wait_for_timeout(100)
-    assert visit.traces("slot") == set()
+    visit.until(lambda: visit.traces("slot") == set())
     page.get_by_role("button", name="All", exact=True).click()
-    page.wait_for_timeout(100)
-    assert visit.traces("slot") == {0, 1, 2}
+    visit.until(lambda: visit.traces("slot") == {0, 1, 2})
     assert page.locator("[data-panel='1']:visible").count() == 2
 
 
@@ -115,30 +120,26 @@ def test_the_keyboard_reaches_and_works_everything(visit: Visit) -> None:
     outline = page.evaluate("getComputedStyle(document.activeElement.closest('label')).outlineStyle")
     assert outline == "solid"
     page.keyboard.press("Space")
-    page.wait_for_timeout(100)
-    assert 0 not in visit.traces("slot")
+    visit.until(lambda: 0 not in visit.traces("slot"))
     page.keyboard.press("Space")
-    page.wait_for_timeout(100)
+    visit.until(lambda: 0 in visit.traces("slot"))
     # Arrow keys pan and +, - and 0 zoom the plot in focus.
     page.focus("#plot-pipeline-0")
     before = visit.range("pipeline-0")
     page.keyboard.press("ArrowRight")
-    page.wait_for_timeout(100)
+    visit.until(lambda: visit.range("pipeline-0")[0] > before[0])
     moved = visit.range("pipeline-0")
-    assert moved[0] > before[0]
     assert moved[1] - moved[0] == pytest.approx(before[1] - before[0])
     page.keyboard.press("+")
-    page.wait_for_timeout(100)
+    visit.until(lambda: visit.range("pipeline-0") != moved)
     zoomed = visit.range("pipeline-0")
     assert zoomed[1] - zoomed[0] == pytest.approx((before[1] - before[0]) / 2)
     page.keyboard.press("0")
-    page.wait_for_timeout(100)
-    assert visit.range("pipeline-0") == pytest.approx(before)
+    visit.until(lambda: visit.range("pipeline-0") == pytest.approx(before))
     button = page.get_by_role("button", name="Later: pipecycle", exact=True)
     button.focus()
     page.keyboard.press("Enter")
-    page.wait_for_timeout(100)
-    assert visit.range("pipeline-0")[0] > before[0]
+    visit.until(lambda: visit.range("pipeline-0")[0] > before[0])
 
 
 def test_hovering_tells_the_numbers(visit: Visit) -> None:
@@ -182,19 +183,14 @@ def test_a_phone_does_not_scroll_sideways(browser: Any, report: Path, width: int
 
 
 def test_light_and_dark(browser: Any, report: Path) -> None:
-    colours = {}
     visited = Visit(browser, report, color_scheme="light")
-    for scheme in ("light", "dark"):
-        visited.page.emulate_media(color_scheme=scheme)
-        visited.page.wait_for_timeout(200)
-        colours[scheme] = (
-            visited.page.evaluate("getComputedStyle(document.body).backgroundColor"),
-            visited.page.evaluate("document.getElementById('plot-slot')._fullLayout.paper_bgcolor"),
+    page = visited.page
+    for scheme, body, paper in (("light", "rgb(255, 255, 255)", "#ffffff"), ("dark", "rgb(20, 23, 26)", "#14171a")):
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_function("colour => getComputedStyle(document.body).backgroundColor === colour", arg=body)
+        page.wait_for_function(
+            "colour => document.getElementById('plot-slot')._fullLayout?.paper_bgcolor === colour", arg=paper
         )
-    assert colours == {
-        "light": ("rgb(255, 255, 255)", "#ffffff"),
-        "dark": ("rgb(20, 23, 26)", "#14171a"),
-    }
     assert visited.trouble == []
     visited.context.close()
 

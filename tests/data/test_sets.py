@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from pipecycle.data import CATALOGUE, Entry, cache_root, load
 from pipecycle.errors import InputError
@@ -22,6 +23,14 @@ def test_digits() -> None:
     assert task.y_train[0] == 0
     assert np.allclose(task.x_train[0, 0, 0], row)
     assert np.bincount(task.y_test).tolist() == [35, 36, 35, 37, 37, 37, 37, 36, 33, 37]
+
+
+def test_digits_are_scikit_learns() -> None:
+    bundle = load_digits()
+    task = load("digits")
+    levels = np.concatenate([task.x_train, task.x_test])[:, 0] * 0.3755 + 0.3054
+    assert np.allclose(levels * 16, bundle.images, atol=1e-4)
+    assert np.concatenate([task.y_train, task.y_test]).tolist() == bundle.target.tolist()
 
 
 def test_fashion_mnist(cache: Path) -> None:

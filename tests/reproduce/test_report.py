@@ -10,6 +10,7 @@ import pytest
 from pipecycle.errors import InputError
 from pipecycle.reproduce.report import write_report
 from pipecycle.reproduce.results import Results
+from tests.commands import pipecycle
 
 MINI = """
 trials = 2
@@ -41,9 +42,8 @@ def folder(tmp_path_factory) -> Path:
     home = tmp_path_factory.mktemp("reproduce")
     (home / "mini.toml").write_text(MINI)
     out = home / "out"
-    command = [sys.executable, "-m", "pipecycle", "reproduce", "--out", str(out)]
     for more in (["--file", str(home / "mini.toml"), "--workers", "1"], ["--report"]):
-        done = subprocess.run([*command, *more], capture_output=True, text=True, check=False)
+        done = pipecycle("reproduce", "--out", str(out), *more)
         assert done.returncode == 0, done.stderr + done.stdout
     assert "report.html and" in done.stdout
     return out

@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import signal
-import subprocess
-import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import frozen
 
-from pipecycle import cli
 from pipecycle.config import Config
 from pipecycle.runs import RunFolder, train_folders
+from tests.commands import ctrl_c, pipecycle
 
-
-@frozen
-class Done:
-    code: object
-    out: str
-    error: str
-
-
-def run(*arguments: str) -> Done:
-    """The command in this process: torch is imported once, and a warning is an error."""
-    out, error = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["pipecycle", "theory", *arguments])
-        patch.setenv("COLUMNS", "120")
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error), pytest.raises(SystemExit) as ended:
-            cli.main()
-    return Done(ended.value.code, out.getvalue(), error.getvalue())
+run = partial(pipecycle, "theory", columns=120)
 
 
 def studies(*arguments: str) -> list[dict[str, Any]]:
     done = run(*arguments, "--json")
-    assert done.code == 0, done.error
-    (line,) = done.out.splitlines()
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
     found: list[dict[str, Any]] = json.loads(line, parse_constant=pytest.fail)["studies"]  # no NaN, no Infinity
     return found
 
@@ -58,9 +36,9 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_table_reads(tmp_path: Path) -> None:
     done = run("--slots", "3000", "--figure", str(tmp_path / "theory.png"))
-    assert done.code == 0, done.error
-    assert done.error == ""
-    text = " ".join(done.out.split())
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    text = " ".join(done.stdout.split())
     assert "d_max = 150" in text
     assert "says nothing at any of these G" in text
     assert "Recommended: G = 1." in text
@@ -107,7 +85,7 @@ def test_where_the_bound_does_say_something() -> None:
     one, two = study["bounds"]
     assert one["as_printed"]["value"] < study["smoothness_alone"] == 2.3
     assert two["as_printed"]["vacuous"] is not None
-    assert "says something at G = 1." in " ".join(run(*options).out.split())
+    assert "says something at G = 1." in " ".join(run(*options).stdout.split())
 
 
 def test_coverage_rule_and_other_policies() -> None:
@@ -133,7 +111,7 @@ def test_measuring_a_sweep(sweep: Path, tmp_path: Path) -> None:
     assert study["measured"][0]["points"][-1]["perturbation2"] < 1e-6  # one chain has no others
     assert study["measured"][1]["points"][-1]["perturbation2"] > 0.1
     assert drawn.read_text().rstrip().endswith("</svg>")
-    text = run("--measure", str(sweep / "4"), "--models", "2", "--groups", "4").out
+    text = run("--measure", str(sweep / "4"), "--models", "2", "--groups", "4").stdout
     constants = ("error of the mean is", "largest seen", "standard error over 2 models", "the lowest loss seen")
     for words in ("Measured on digits with mlp, IID", *constants, "half the way to f* = 0", "Lemma 2"):
         assert words in " ".join(text.split())
@@ -156,8 +134,8 @@ def test_a_run_that_did_not_learn(lr: float, groups: int, seen: str, tmp_path: P
     assert one["theorem"]["vacuous"] == "f(x_0) - f* is 0 among the models seen"
     assert drawn.read_text().rstrip().endswith("</svg>")
     done = run("--measure", str(tmp_path / "run"), "--models", "3")
-    assert done.code == 0, done.error
-    text = " ".join(done.out.split())
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
     assert "There is no bound: f(x_0) - f* is 0 among the models seen" in text
     assert ("Lemma 1" in text) == (seen == "several")
     if seen == "one":
@@ -192,19 +170,18 @@ def test_a_run_that_did_not_learn(lr: float, groups: int, seen: str, tmp_path: P
 def test_mistakes_are_one_sentence(arguments: str, reason: str) -> None:
     short = [] if "--measure" in arguments else ["--slots", "300"]
     done = run(*short, *arguments.split())
-    assert (done.code, done.out) == (2, "")
-    (line,) = done.error.splitlines()
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
     assert reason.lower() in line.lower()
 
 
 def test_ctrl_c_while_measuring_leaves_everything_as_it_was(sweep: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in sweep.rglob("*") if path.is_file()}
-    command = [sys.executable, "-m", "pipecycle", "theory", "--measure", str(sweep), "--models", "500"]
-    process = subprocess.Popen([*command, "--figure", "f.png"], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
-    time.sleep(4.0)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert error == "pipecycle: stopped; nothing is half-written, and the same command begins again\n"
+    options = ("--measure", str(sweep), "--models", "500", "--figure", "f.png")
+    done = ctrl_c("theory", *options, cwd=tmp_path, at="G = 1")
+    assert done.returncode == 130
+    assert done.stderr.splitlines()[-1] == (
+        "pipecycle: stopped; nothing is half-written, and the same command begins again"
+    )
     assert list(tmp_path.iterdir()) == []
     assert {path: path.read_bytes() for path in sweep.rglob("*") if path.is_file()} == before

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from pipecycle.train.checkpoint import load_job, save_job
 from pipecycle.train.engine import Engine, train_many
 from pipecycle.train.job import Job, Watch
 from pipecycle.train.problems import Problem, problem
+from tests.commands import PATIENCE, pipecycle, process, until
 
 POLICIES = [
     ("pipecycle", {"groups": 3, "queue_threshold": 1}),
@@ -117,10 +116,10 @@ def test_damaged_and_foreign_checkpoints_are_refused(learnt: Problem, tmp_path: 
     assert outcome(fresh) == outcome(other)
 
 
-COMMAND = [
-    *(sys.executable, "-m", "pipecycle", "run", "fedavg", "--clients", "30", "--alpha", "0.3"),
-    *("--model", "lenet", "--save-every", "0.05", "--device", "cpu"),
-]
+RUN = (
+    *("run", "fedavg", "--clients", "30", "--alpha", "0.3", "--slots", "150", "--model", "lenet"),
+    *("--save-every", "0.05", "--device", "cpu", "--out"),
+)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -130,44 +129,49 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_the_command_survives_being_killed(how: signal.Signals, tmp_path: Path) -> None:
-    command = [*COMMAND, "--slots", "400", "--out"]
-    subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a run leaves behind that nobody interrupts."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert pipecycle(*RUN, str(folder)).returncode == 0
+    return files(folder)
+
+
+@pytest.mark.parametrize(
+    ("how", "waits"), [(signal.SIGKILL, (0.0, 0.2)), (signal.SIGTERM, (0.1,)), (signal.SIGINT, (0.0,))]
+)
+def test_the_command_survives_being_killed(
+    how: signal.Signals, waits: tuple[float, ...], whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    """At its first checkpoint, or so many seconds later."""
     folder = tmp_path / "killed"
     state = folder / "checkpoint" / "state.safetensors"
-    for wait in (0.0, 0.2):
+    for wait in waits:
         before = state.stat().st_mtime_ns if state.exists() else 0
-        process = subprocess.Popen([*command, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 60
-        while process.poll() is None and (not state.exists() or state.stat().st_mtime_ns == before):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        running = process(*RUN, str(folder), cwd=tmp_path)
+        until(lambda before=before: state.exists() and state.stat().st_mtime_ns != before, running)
         time.sleep(wait)
-        process.send_signal(how)
-        output, _ = process.communicate(timeout=60)
-        if how != signal.SIGKILL and process.returncode:
-            assert process.returncode == 130
+        running.send_signal(how)
+        output, _ = running.communicate(timeout=PATIENCE)
+        if how != signal.SIGKILL and running.returncode:
+            assert running.returncode == 130
             assert "the same command goes on" in output.replace("\n", " ")
-    done = subprocess.run([*command, str(folder)], check=True, capture_output=True, text=True)
-    assert "ended (finished)" in done.stdout
-    assert files(folder) == files(tmp_path / "whole")
+    assert "ended (finished)" in pipecycle(*RUN, str(folder)).stdout
+    assert files(folder) == whole
     assert (
         not any(name.endswith(".partial") for _, _, names in os.walk(folder) for name in names) or how == signal.SIGKILL
     )
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
-    base = [sys.executable, "-m", "pipecycle", "run", "fedavg", "--clients", "5", "--out", str(tmp_path / "run")]
-    subprocess.run([*base, "--slots", "60"], check=True, capture_output=True)
-    other = subprocess.run([*base, "--slots", "90"], check=False, capture_output=True, text=True)
+    base = ("run", "fedavg", "--clients", "5", "--out", str(tmp_path / "run"))
+    assert pipecycle(*base, "--slots", "60").returncode == 0
+    other = pipecycle(*base, "--slots", "90")
     assert other.returncode == 2
     assert "holds a run with another configuration" in other.stderr
-    subprocess.run([*base, "--slots", "90", "--fresh"], check=True, capture_output=True)
+    assert pipecycle(*base, "--slots", "90", "--fresh").returncode == 0
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("precious")
-    refused = subprocess.run(
-        [*base[:-1], str(tmp_path / "thesis"), "--slots", "60", "--fresh"], check=False, capture_output=True, text=True
-    )
+    refused = pipecycle(*base[:-1], str(tmp_path / "thesis"), "--slots", "60", "--fresh")
     assert refused.returncode == 2
     assert (tmp_path / "thesis" / "chapter.txt").read_text() == "precious"
