@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,20 @@ from attrs import field, frozen
 
 from pipecycle.config import SECTIONS, Config, read_toml, sections
 from pipecycle.errors import InputError
-from pipecycle.registry import build, nearest, parameters, policy_class, settings
+from pipecycle.registry import build, nearest, parameters, policy_class, settings, stated
 from pipecycle.runs import RunFolder
 
 if TYPE_CHECKING:
     import pandas
 
-ALIASES = {"data": "data.name", "alpha": "data.alpha", "model": "train.model", "trial": "world.trial"}
+ALIASES = {
+    "data": "data.name",
+    "alpha": "data.alpha",
+    "scale": "data.scale",
+    "model": "train.model",
+    "augment": "train.augment",
+    "trial": "world.trial",
+}
 WORDS = ("clients", "session", "slots", "budget", "harvest", "capacity", "initial")
 
 
@@ -40,11 +48,12 @@ class Sweep:
 def read_sweep(path: Path, trials: Sequence[int] | None = None) -> Sweep:
     """A file with `[base]` sections, a `[matrix]` of lists, `trials`, and `[[exclude]]` and `[[when]]` tables.
 
-    `[[parts]]` are several matrices in one file, each with a name; what stands above them holds for all.  `trials`
-    given here wins over the file's."""
+    `[[parts]]` are several matrices in one file, each with a name; what stands above them holds for all.  `extends`
+    names a configuration file beside this one whose sections `[base]` builds on.  `trials` given here wins over the
+    file's."""
     values = read_toml(path)
     parts = values.pop("parts", [])
-    base = sections(values.pop("base", {}), str(path))
+    base = sections(_base(values, path), str(path))
     whole = _part(values, str(path), trials)
     known_keys = {"policy", *whole["matrix"], *(key for part in parts for key in part.get("matrix", {}))}
     for rule in [*whole["exclude"], *whole["when"], *(rule for part in parts for rule in _rules(part))]:
@@ -67,6 +76,17 @@ def read_sweep(path: Path, trials: Sequence[int] | None = None) -> Sweep:
     return Sweep(runs, members)
 
 
+def _base(values: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The sections of a sweep's `[base]`, on top of those of the file that it extends."""
+    own = values.pop("base", {})
+    extended = values.pop("extends", None)
+    if extended is None:
+        return dict(own)
+    below = read_toml(path.parent / str(extended))
+    tables = [key for key in below if isinstance(below[key], dict) and isinstance(own.get(key), dict)]
+    return {**below, **own, **{key: below[key] | own[key] for key in tables}}
+
+
 def _rules(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*part.get("exclude", []), *part.get("when", [])]
 
@@ -80,7 +100,9 @@ def _part(values: dict[str, Any], path: str, trials: Sequence[int] | None) -> di
         "when": values.pop("when", []),
     }
     if values:
-        raise InputError(f"{path}: {next(iter(values))}: needs one of base, matrix, trials, exclude, when, parts")
+        raise InputError(
+            f"{path}: {next(iter(values))}: needs one of base, extends, matrix, trials, exclude, when, parts"
+        )
     return out if trials is None else {**out, "trials": trials}
 
 
@@ -162,7 +184,12 @@ def _key(key: str, value: Any) -> tuple[str, Any]:
 def flat(config: Config) -> dict[str, Any]:
     """Everything that a configuration says, one column each: policy, settings, then `world.slots` and so on."""
     out: dict[str, Any] = {"policy": config.policy}
-    out |= {f"policy.{key}": value for key, value in settings(build(config.policy, config.settings)).items()}
+    policy = build(config.policy, config.settings)
+    kinds, said = parameters(type(policy)), stated(policy)
+    for key in settings(policy):
+        # What may be a number or a word is text: a column of a file has one type.
+        mixed = {float, str} <= set(typing.get_args(kinds[key]))
+        out[f"policy.{key}"] = str(said[key]) if mixed and key in said else said.get(key)
     for section in SECTIONS:
         out |= {f"{section}.{key}": value for key, value in attrs.asdict(getattr(config, section)).items()}
     return out

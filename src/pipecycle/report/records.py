@@ -18,6 +18,7 @@ from pipecycle.errors import InputError
 from pipecycle.files import reason
 from pipecycle.lineage import Floats
 from pipecycle.policies import REGISTRY
+from pipecycle.registry import recorded
 from pipecycle.schedule import Schedule
 from pipecycle.summary import summarise
 
@@ -85,7 +86,7 @@ class Record:
     def facts(self) -> dict[str, Any]:
         """Everything that decides the outcome, by name, but for the trial."""
         meta = self.schedule.meta
-        facts = {"policy": meta["policy"], **{f"policy.{key}": value for key, value in meta["settings"].items()}}
+        facts = {"policy": meta["policy"], **{f"policy.{key}": value for key, value in recorded(meta).items()}}
         if self.config is None:
             length = np.unique(self.schedule.length)
             facts |= {
@@ -173,7 +174,7 @@ def read(path: Path) -> Record:
     schedule = Schedule.load(path / "schedule.npz")
     if not (path / "config.toml").exists():
         return Record(path, schedule, None, None, None)
-    config = read_config(path / "config.toml")
+    config = read_config(path / "config.toml", kept=True)
     ended = None
     result = path / "result.json"
     if result.exists():
