@@ -172,18 +172,32 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: is not TOML ({error})") from None
 
 
-def read_config(path: Path) -> Config:
+@frozen
+class Recorded(Config):
+    """A configuration that a run has left: its policy and settings are text, and no code is imported to read them."""
+
+    def __attrs_post_init__(self) -> None:
+        pass
+
+    def stated(self) -> dict[str, Any]:
+        return dict(self.settings)
+
+    def _setting(self, key: str, value: Any) -> dict[str, Any]:
+        return {key: value}
+
+
+def read_config(path: Path, kind: type[Config] = Config) -> Config:
     """A configuration file; unknown keys and wrong types are refused by name."""
-    return sections(read_toml(path), str(path))
+    return sections(read_toml(path), str(path), kind)
 
 
-def sections(values: dict[str, Any], path: str) -> Config:
+def sections(values: dict[str, Any], path: str, kind: type[Config] = Config) -> Config:
     """A configuration from the sections of a file; `path` is for the messages."""
     made_for = values.pop("format", FORMAT)
     if made_for != FORMAT:
         raise InputError(f"{path}: is a configuration of format {made_for}, this version reads format {FORMAT}")
     settings = dict(values.pop("policy", {}))
-    config = Config(policy=str(settings.pop("name", "pipecycle")))
+    config = kind(policy=str(settings.pop("name", "pipecycle")))
     options = {f"policy.{key}": value for key, value in settings.items()}
     for section, fields in values.items():
         if not isinstance(fields, dict):

@@ -51,10 +51,10 @@ def result(path: Path) -> dict[str, Any] | None:
     were written with."""
     try:
         figures = json.loads((path / "result.json").read_bytes())
-        ended, final = str(figures["ended"]), dict(figures["final"])
+        ended, final = str(figures["ended"]), dict(figures.get("final", {}))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise Damaged(path, "result.json is not the result of a run, or is damaged") from None
     try:
         data = (path / "metrics.csv").read_bytes()
@@ -65,7 +65,8 @@ def result(path: Path) -> dict[str, Any] | None:
         whole = known == _seal(data)
     else:
         last = _last_row(data)
-        whole = all(key in last and _equal(last[key], final.get(key)) for key in ("slot", "energy", "accuracy"))
+        compared = [key for key in ("slot", "energy", "accuracy") if key in final]
+        whole = bool(last) and all(_equal(last.get(key), final[key]) for key in compared)
     if not whole:
         raise Damaged(path, f"metrics.csv is not what result.json (ended: {ended}) was written with")
     assert isinstance(figures, dict)

@@ -82,9 +82,9 @@ def reproduce(
             console.print(f"{made[0]} and {len(made) - 1} more files", highlight=False, soft_wrap=True)
         return
     path = out / "results.parquet"
-    known = results.load(path) if path.exists() else results.empty()
+    known = _whole(path, console) if path.exists() else results.empty()
     if merge:
-        known = results.merge([known, *(results.load(other) for other in merge)])
+        known = results.merge([known, *(_whole(other, console) for other in merge)])
         known.save(path)
         _tell(console, as_json, known, path, {})
         return
@@ -120,6 +120,15 @@ def reproduce(
     _tell(console, as_json, known, path, failed)
     if failed:
         raise typer.Exit(1)
+
+
+def _whole(path: Path, console: Console) -> Results:
+    """Results that were saved; runs that are not all there are left out, and said."""
+    known, cut = results.load(path).whole()
+    if cut:
+        more = f" and {number(len(cut) - 1)} more" if len(cut) > 1 else ""
+        console.print(f"{path}: {cut[0]}{more} cut short, so not used.", highlight=False, markup=False, soft_wrap=True)
+    return known
 
 
 def _announce(console: Console, runs: Mapping[str, Config], folders: list[RunFolder]) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import attrs
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from pipecycle.commands.shared import ConfigFile, Json, Settings, configured, progress, stopped
 from pipecycle.config import SECTIONS, Config, toml
@@ -143,7 +144,8 @@ def tell_failed(console: Console, failed: Mapping[str, str]) -> None:
         by_reason.setdefault(sentence, []).append(path)
     for sentence, paths in by_reason.items():
         more = f" and {number(len(paths) - 1)} more" if len(paths) > 1 else ""
-        console.print(f"[bold red]failed[/] {paths[0]}{more}: {sentence}", highlight=False, soft_wrap=True)
+        what = escape(f"{paths[0]}{more}: {sentence}")
+        console.print(f"[bold red]failed[/] {what}", highlight=False, soft_wrap=True)
 
 
 def save_results(folders: list[RunFolder], home: Path) -> int:
