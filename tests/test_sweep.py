@@ -61,12 +61,53 @@ def test_a_matrix_multiplies_what_a_policy_has(tmp_path: Path) -> None:
         ("[matrix]\ndelta = [0.1]\n[[exclude]]\ndelt = 0.1\n", "a rule about delt: unknown, did you mean 'delta'"),
         ("[matrix]\ndelta = [0.1]\n[[when]]\ndelta = 0.1\n", "needs a table called set"),
         ("[matrix\n", "is not TOML"),
+        ("trials = '12'\n", "trials = '12': needs at least 1, or a list"),
+        ("trials = true\n", "trials = True"),
+        ("trials = 2.5\n", "trials = 2.5"),
+        ("trials = []\n", "trials = "),
+        ("trials = [0, 0]\n", "different trials"),
+        ("trials = [0, '1']\n", "different trials"),
+        ("trials = [-1]\n", "different trials"),
+        ("[[parts]]\ntrials = '3'\n", "part 1: trials = '3'"),
+        ("trials = 2\n[matrix]\ntrial = [0, 5]\n", "trial and trials = 2: give one of them"),
+        ("trials = 2\n[matrix]\n'world.trial' = [0, 5]\n", "world.trial and trials = 2: give one of them"),
+        ("trials = 2\n[base.world]\ntrial = 5\n", "world.trial = 5 and trials = 2: give one of them"),
+        ("trials = 2\n[matrix]\ndelta = [0.1]\n[[when]]\ndelta = 0.1\nset = { trial = 3 }\n", "trial and trials = 2"),
+        ("base = 3\n", "base = 3: needs"),
+        ("matrix = [1]\n", "matrix = .*: needs"),
+        ("exclude = 'x'\n", "exclude = .*: needs"),
+        ("parts = [1]\n", "parts = .*: needs"),
+        ("[matrix]\ndelta = [0.1]\n[[when]]\ndelta = 0.1\nset = 4\n", "set = 4"),
+        ("[[parts]]\nname = 'a'\n[[parts]]\nname = 'a'\n", "same name"),
+        ("trials = 5000\n[matrix]\nslots = [1, 2, 3]\ndelta = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]\n", "combinations"),
     ],
 )
 def test_mistakes_are_named(text: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(text)
     with pytest.raises(InputError, match=reason):
         read_sweep(tmp_path / "s.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[matrix]\ntrial = [0, 5]\n", [0, 5]),
+        ("[matrix]\n'world.trial' = [3]\n", [3]),
+        ("[base.world]\ntrial = 5\n", [5]),
+        ("trials = [2, 7]\n", [2, 7]),
+        ("trials = 2\n", [0, 1]),
+        ("", [0]),
+        ("trials = 2\n[[parts]]\n[[parts]]\nname = 'more'\ntrials = [1, 4]\n", [0, 1, 4]),
+        ("[matrix]\ndelta = [0.1, 0.2]\n[[when]]\ndelta = 0.2\nset = { trial = 3 }\n", [0, 3]),
+    ],
+)
+def test_a_folder_holds_the_trial_that_its_name_says(text: str, expected: list[int], tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(text)
+    runs = read_sweep(tmp_path / "s.toml").runs
+    assert sorted(config.world.trial for config in runs.values()) == expected
+    for name, config in runs.items():
+        assert f"_trial-{config.world.trial}_" in name
+        assert name.count("trial") == 1
 
 
 def test_iid_and_skewed_in_one_matrix() -> None:
