@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -13,7 +14,10 @@ import pytest
 
 from pipecycle import InputError
 from pipecycle.config import Config
+from pipecycle.estimate import estimate
+from pipecycle.runs import prepare
 from pipecycle.sweep import collect, expand, read_sweep
+from pipecycle.train.job import Job
 
 FILE = """
 trials = 2
@@ -139,6 +143,25 @@ def test_a_sweep_runs_skips_and_reports(tmp_path: Path) -> None:
     assert "10 of 10 runs finished" in again.stdout
     folders = read_sweep(tmp_path / "s.toml").folders(tmp_path / "a")
     assert len(collect(folders)) == 20
+
+
+def test_an_estimate_keeps_few_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipecycle.estimate.SAMPLE", 2)
+    kept: list[int] = []
+
+    def tell(done: int, total: int) -> None:
+        kept.append(sum(isinstance(one, Job) for one in gc.get_objects()))
+
+    base = Config("fedavg").changed({"world.clients": 5, "world.slots": 100, "world.session": 5})
+    folders = expand(base, {}, 8).folders(tmp_path)
+    before = sum(isinstance(one, Job) for one in gc.get_objects())
+    whole = estimate(folders, device="cpu", workers=1, tell=tell)
+    assert max(kept) <= before + 3  # the sample, and the one at hand
+    assert len(kept) == whole.runs == 8
+    assert whole.steps == sum(Job(*prepare(folder.config)).steps_total for folder in folders)
+    assert whole.seconds > 0
+    idle = expand(base.changed({"world.harvest": "bernoulli:0.0001"}), {}).folders(tmp_path)
+    assert estimate(idle, device="cpu").seconds == 0.0
 
 
 def test_one_bad_run_does_not_stop_the_rest(tmp_path: Path) -> None:

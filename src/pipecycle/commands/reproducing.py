@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -158,9 +159,6 @@ def _tell(console: Console, as_json: bool, known: Results, path: Path, failed: M
 
 def _provenance(tally: Tally, wall: float) -> dict[str, Any]:
     """Which command and machine trained, and how fast."""
-    import numpy
-    import torch
-
     return {
         "command": _command(sys.argv[1:]),
         "device": tally.paces[0].device,
@@ -170,8 +168,8 @@ def _provenance(tally: Tally, wall: float) -> dict[str, Any]:
         "wall_seconds": round(wall, 1),
         "pipecycle": __version__,
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
+        "torch": version("torch"),
+        "numpy": version("numpy"),
     }
 
 
