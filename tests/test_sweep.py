@@ -150,11 +150,11 @@ def test_an_estimate_keeps_few_plans(tmp_path: Path, monkeypatch: pytest.MonkeyP
     kept: list[int] = []
 
     def tell(done: int, total: int) -> None:
-        kept.append(sum(isinstance(one, Job) for one in gc.get_objects()))
+        kept.append(sum(type(one) is Job for one in gc.get_objects()))
 
     base = Config("fedavg").changed({"world.clients": 5, "world.slots": 100, "world.session": 5})
     folders = expand(base, {}, 8).folders(tmp_path)
-    before = sum(isinstance(one, Job) for one in gc.get_objects())
+    before = sum(type(one) is Job for one in gc.get_objects())
     whole = estimate(folders, device="cpu", workers=1, tell=tell)
     assert max(kept) <= before + 3  # the sample, and the one at hand
     assert len(kept) == whole.runs == 8

@@ -11,6 +11,7 @@ import os
 import socket
 import tomllib
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,24 +112,28 @@ def clear(path: Path) -> list[str]:
     """Remove what a run has left in a folder; tells the names of what is not a run's, which stays.
 
     A folder is ours if its config.toml is one that we wrote and something else of a run is there too."""
-    if not path.exists() or not any(path.iterdir()):
+    if not path.exists():
         return []
-    if not (_wrote(path / "config.toml") and any((path / name).exists() for name in (*FILES[1:], LOCK, "checkpoint"))):
-        raise InputError(f"{path}: is not the folder of a run, so nothing in it is removed")
-    if (path / LIVE).exists():
-        raise InputError(f"{path}: is the folder of a live run, so nothing in it is removed")
     lock = Lock(path)
-    lock.take()
     try:
+        if not any(path.iterdir()):
+            return []
+        others = (*FILES[1:], LOCK, "checkpoint")
+        if not _wrote(path / "config.toml") or not any((path / name).exists() for name in others):
+            raise InputError(f"{path}: is not the folder of a run, so nothing in it is removed")
+        if (path / LIVE).exists():
+            raise InputError(f"{path}: is the folder of a live run, so nothing in it is removed")
+        lock.take()
         tidy(path)
         tidy(path / "checkpoint")
         for name in (*FILES, CHECKPOINT):
             (path / name).unlink(missing_ok=True)
         kept = [file.name for file in path.iterdir() if file.name not in (LOCK, "checkpoint")]
-        kept += [f"checkpoint/{file.name}" for file in path.glob("checkpoint/*")]
+        return sorted([*kept, *(f"checkpoint/{file.name}" for file in path.glob("checkpoint/*"))])
+    except OSError as error:
+        raise InputError(f"{path}: cannot be cleared ({reason(error)})") from None
     finally:
         lock.release()
-    return sorted(kept)
 
 
 def _wrote(path: Path) -> bool:
@@ -163,9 +168,10 @@ class Lock:
             if not self._names(file):  # who had it before has removed the file meanwhile
                 os.close(file)
                 continue
-            os.ftruncate(file, 0)
-            os.pwrite(file, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
             self._file = file
+            with suppress(OSError):  # a full disk: the lock is had all the same
+                os.ftruncate(file, 0)
+                os.pwrite(file, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
 
     def check(self) -> None:
         """Nobody may write into a folder that has been removed, and perhaps made again by somebody else."""

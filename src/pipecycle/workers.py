@@ -81,17 +81,19 @@ class Worker:
 
     def heard(self, tally: Tally) -> bool:
         """Takes in what it has said; false once it has ended."""
+        alive = self.process.is_alive()  # its last words are there before it is not
         try:
             while self.line.poll():
                 tally.hear(*self.line.recv())
-            return True
         except (EOFError, OSError):
+            alive = False
+        if not alive:
             self.process.join()
             self.line.close()
             code = self.process.exitcode or 0
             how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
             tally.ended.setdefault(self.number, f"its process {how}")
-            return False
+        return alive
 
     def ask(self, number: int) -> None:
         with suppress(OSError):
