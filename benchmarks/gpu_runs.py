@@ -74,6 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="synthetic", help="synthetic or the name of a data set")
     parser.add_argument("--parts", default="single,lenet,cnn64,accuracy", help="what to measure")
+    parser.add_argument("--augment", help="random views of the images, such as crop:4+flip")
     parser.add_argument("--slots", type=int, default=1500, help="horizon of the stacked runs")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()
@@ -91,7 +92,7 @@ def main() -> None:
     print(torch.cuda.get_device_name(), torch.__version__, flush=True)
     watch = Watch(every=150)
     for model in ("lenet", "cnn64"):
-        learnt = problem(task, model)
+        learnt = problem(task, model, augment=options.augment)
         timed([Job(plan(build("pipecycle"), 0.5, slots=200), learnt, watch)], "bf16")  # compile kernels
         if "single" in options.parts:
             for precision in ("tf32", "bf16"):
@@ -102,7 +103,7 @@ def main() -> None:
                 stack = jobs(learnt, options.slots, (0.3, 0.5, 1.0), watch)
                 tell(f"{model} {len(stack)} runs stacked, {precision}", timed(stack, precision))
     if "accuracy" in options.parts:
-        learnt = problem(task, "cnn64")
+        learnt = problem(task, "cnn64", augment=options.augment)
         for precision in ("bf16", "tf32", "fp32"):
             job = Job(plan(build("pipecycle"), 0.5, budget=5e5), learnt, Watch(every=150, budget=5e5))
             figures = timed([job], precision)

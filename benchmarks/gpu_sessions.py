@@ -2,6 +2,8 @@
 
     python benchmarks/gpu_sessions.py            all figures, one JSON object a line
     python benchmarks/gpu_sessions.py --tune     the kernels one by one over a set of tiles
+    python benchmarks/gpu_sessions.py --parts augment
+                                                 lenet and cnn64, 800 sessions, with crop:4+flip beside none, in turns
 
 A client-step is one SGD step of one client on a batch of 15.  Every figure is also given as a multiple of the plain
 loop and as a share of the rate of a large bf16 matrix product, both measured in the same run.
@@ -25,12 +27,14 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+from pipecycle.data import Augment, Views
 from pipecycle.models import build, flatten, unflatten
 from pipecycle.streams import streams
 from pipecycle.train.kernels_chain import layers
 from pipecycle.train.loop import Loop
 from pipecycle.train.sessions import LocalSGD
 from pipecycle.train.stacked import Stacked
+from pipecycle.train.views import Frame
 
 BATCH, STEPS, CLASSES, IMAGES, SHAPE = 15, 20, 10, 50_000, (3, 32, 32)
 
@@ -196,6 +200,32 @@ def rates(name: str, counts: list[int], top: float, precisions: list[str]) -> No
             show(f"{trainer.path} {precision}", count, trainer)
 
 
+def augmented(name: str, count: int, precision: str, repeats: int = 9) -> None:
+    """The same sessions on images as they are and on random views of them, in turns, and the ratio of the medians."""
+    setting = Setting(name)
+    augment = Augment(4, flip=True)
+    clients = torch.arange(count).numpy()
+    views = torch.from_numpy(Views(augment, 0, STEPS, BATCH)(clients, clients)).cuda()
+    reference, batches = (value.cuda() for value in setting.sessions(count))
+    trainer = setting.stacked(precision, frame=Frame(augment.crop, (-1.99, -1.98, -1.71)))
+    ways = {"none": None, str(augment): views}
+    times: dict[str, list[float]] = {how: [] for how in ways}
+    for repeat in range(repeats + 2):
+        for how, seen in ways.items():
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            trainer.run(reference, batches, views=seen)
+            torch.cuda.synchronize()
+            if repeat >= 2:  # the first one compiles and captures, and the buffers of both are there after it
+                times[how].append(time.perf_counter() - begin)
+    rates = {how: count * STEPS / statistics.median(spent) for how, spent in times.items()}
+    pairs = [plain / seen for plain, seen in zip(*times.values(), strict=True)]
+    say(model=name, sessions=count, precision=precision, repeats=repeats,
+        client_steps_per_s={how: round(rate) for how, rate in rates.items()},
+        augmented_share=round(rates[str(augment)] / rates["none"], 4),
+        lowest_pair=round(min(pairs), 4), highest_pair=round(max(pairs), 4))  # fmt: skip
+
+
 def tune(name: str, count: int, precision: str, kernel: str | None, compile_only: bool) -> None:
     """Seconds of each kernel for each tile, with the learning rate at 0 so that weights stay as they are."""
     setting = Setting(name, 600 if compile_only else 20_000)
@@ -210,7 +240,7 @@ def tune(name: str, count: int, precision: str, kernel: str | None, compile_only
     if not compile_only:
         trainer.run(reference, batches, lr=torch.zeros(count))
     else:
-        conv._reserve(count, 1, BATCH)
+        conv.reserve(count, 1, BATCH)
     for part in KERNELS:
         if kernel and part != kernel:
             continue
@@ -225,7 +255,7 @@ def tune(name: str, count: int, precision: str, kernel: str | None, compile_only
             conv.tiles = evolve(conv.tiles, **({part: tile} if part != "biases" else {}))
             try:
                 spent = kernel_seconds(
-                    lambda part=part: conv.step(count, 0, False, False, part), 1 if compile_only else 7
+                    lambda part=part: conv.step(count, 0, False, False, only=part), 1 if compile_only else 7
                 )
             except Exception as problem:
                 say(tune=name, kernel=part, tile=tile, failed=str(problem)[:160])
@@ -244,6 +274,7 @@ def main() -> None:
     parser.add_argument("--precisions", default="bf16,tf32,fp32")
     parser.add_argument("--kernel")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--parts", default="all", choices=["all", "augment"])
     options = parser.parse_args()
     names, precisions = options.models.split(","), options.precisions.split(",")
     counts = {"lenet": [40, 800, 4000], "cnn64": [40, 800, 2000], "wide": [40, 800]}
@@ -257,6 +288,11 @@ def main() -> None:
             job.wait()
         for name in names:
             tune(name, {"lenet": 4000}.get(name, 1000), precisions[0], options.kernel, False)
+        return
+    if options.parts == "augment":
+        say(device=torch.cuda.get_device_name(), torch=torch.__version__)
+        for name in names:
+            augmented(name, 800, precisions[0])
         return
     top = ceiling()
     say(device=torch.cuda.get_device_name(), torch=torch.__version__, bf16_ceiling_tflop_per_s=round(top / 1e12, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import resource
@@ -9,16 +10,21 @@ import signal
 import subprocess
 import sys
 import time
+from copy import deepcopy
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
-from pipecycle.compare import DEMO, POLICIES, Alone, compare, comparison, references
-from pipecycle.energy import UNIT
+from pipecycle.compare import DEMO, POLICIES, captions, compare, comparison, lines, references
+from pipecycle.data import session_indices
 from pipecycle.policies import REGISTRY
-from pipecycle.specs import parse_harvest
+from pipecycle.report import load
+from pipecycle.runs import problem_of
+from pipecycle.train.engine import train_many
 
-SMALL = ("--trials", "2", "--clients", "8", "--slots", "300", "--budget", "400", "--device", "cpu")
+SMALL = ("--trials", "2", "--clients", "8", "--slots", "300", "--budget", "150", "--device", "cpu")
 
 
 def pipecycle(*arguments: str, cwd: Path, limit: int | None = None) -> subprocess.CompletedProcess[str]:
@@ -45,6 +51,14 @@ def test_compare_prints_a_table_and_writes_a_report(tmp_path: Path) -> None:
         assert word in done.stdout
     page = (tmp_path / "c" / "report.html").read_text()
     assert "http://" not in page.split("<script", 1)[0]
+    # The lines end with the longest run of their trial, and both screen and report say so.
+    records = [record for group in load([tmp_path / "c"]) for record in group.records]
+    slots = {trial: max(one.schedule.slots for one in records if one.trial == trial) for trial in (0, 1)}
+    about = captions(8, slots)
+    assert f"{min(slots.values())} to {max(slots.values())} slots" in about["centralised"]
+    for name, text in about.items():
+        assert f"{name}: {text}" in " ".join(done.stdout.split())
+        assert f"{name}: {html.escape(text)}" in page
     again = pipecycle("compare", "pipecycle", "fedavg", *SMALL, "--out", "c", "--json", cwd=tmp_path)
     rows = {row["policy"]: row for row in json.loads(again.stdout)["rows"]}
     assert set(rows) == {"pipecycle", "fedavg"}
@@ -63,21 +77,57 @@ def test_compare_prints_a_table_and_writes_a_report(tmp_path: Path) -> None:
 
 def test_reference_lines_lie_where_they_should() -> None:
     base = DEMO.changed({"world.clients": 10, "world.slots": 1200})
-    lines = references(base, [0])
-    assert lines["isolated"][0] < 60 < lines["centralised"][0]
-    assert lines["unlimited"][0] > lines["isolated"][0]
+    found = references(base, {0: 1200})
+    assert found["isolated"][0] < 60 < found["centralised"][0]
+    assert found["unlimited"][0] > found["isolated"][0]
 
 
-def test_the_isolated_client_meets_its_own_weather(tmp_path: Path) -> None:
-    """A table of gains per client: only the second of two ever charges, so only it learns alone."""
-    rows = "\n".join(f"{slot},0,1" for slot in range(300))
-    (tmp_path / "gains.csv").write_text(f"slot,a,b\n{rows}\n")
-    base = DEMO.changed({"world.clients": 2, "world.slots": 300, "world.harvest": f"csv:{tmp_path / 'gains.csv'}"})
-    harvest = parse_harvest(base.world.harvest)
-    for client, gained in ((0, 0), (1, 300)):
-        assert Alone(harvest, 2, client).weather(1, 0).block(300).sum() == gained * UNIT
-    lines = references(base, [0])
-    assert lines["isolated"][0] < lines["centralised"][0]
+def test_centralised_is_sgd_with_a_step_in_every_slot() -> None:
+    """A session follows the other from slot 0 on; by hand it is a plain loop over the batches of one client."""
+    base = DEMO.changed({"world.clients": 5, "world.slots": 50, "world.budget": None, "data.samples": 60})
+    job = lines(base)["centralised"]
+    assert job.schedule.sessions.start.tolist() == [0, 20, 40]
+    assert job.schedule.sessions.end.tolist() == [19, 39, 59]  # 50 slots, and the session that has begun
+    assert job.steps_total == 60
+    (mine,) = job.problem.split
+    assert sorted(mine) == sorted(np.concatenate([*problem_of(base).split]))
+    train_many([job], trainer="loop", dtype=torch.float64)
+
+    module = deepcopy(job.problem.module).double()
+    images, labels = torch.from_numpy(job.problem.task.x_train).double(), torch.from_numpy(job.problem.task.y_train)
+    sgd = torch.optim.SGD(module.parameters(), lr=0.05)
+    for k in range(3):
+        for index in session_indices(mine, 0, 0, k, 20, 15):
+            sgd.zero_grad()
+            torch.nn.functional.cross_entropy(module(images[index]), labels[index]).backward()
+            sgd.step()
+    task, test = job.problem.task, job.problem.split.test
+    right = module(torch.from_numpy(task.x_test[test]).double()).argmax(1).numpy() == task.y_test[test]
+    assert job.history.final.clients_accuracy == pytest.approx(100 * right.mean())
+    assert right.mean() > 0.3
+
+
+def test_isolated_is_the_mean_over_all_clients(tmp_path: Path) -> None:
+    """A table of gains per client: only the second of seven charges, so six of the mean are the initial model."""
+    rows = "\n".join(f"{slot},0,1,0,0,0,0,0" for slot in range(300))
+    (tmp_path / "gains.csv").write_text(f"slot,a,b,c,d,e,f,g\n{rows}\n")
+    base = DEMO.changed({"world.clients": 7, "world.slots": 300, "world.harvest": f"csv:{tmp_path / 'gains.csv'}"})
+    job = lines(base.changed({"world.budget": None}))["isolated"]
+    assert set(job.schedule.sessions.client.tolist()) == {1}
+    train_many([job])
+    last, untrained = job.history.final, job.scores[0].accuracy
+    own = job.client_scores[max(job.client_scores)]
+    assert last.clients_accuracy == pytest.approx((6 * untrained + own) / 7)
+    assert references(base, {0: 300})["isolated"] == [last.clients_accuracy]
+
+
+def test_lines_are_kept_for_the_slots_they_were_asked_for(tmp_path: Path) -> None:
+    base = DEMO.changed({"world.clients": 4, "world.slots": 200})
+    first = references(base, {0: 60}, tmp_path)
+    (kept,) = tmp_path.iterdir()
+    kept.write_text(json.dumps({**first, "isolated": [-1.0]}))
+    assert references(base, {0: 60}, tmp_path)["isolated"] == [-1.0]
+    assert references(base, {0: 80}, tmp_path)["isolated"] != [-1.0]
 
 
 def test_compare_from_python() -> None:

@@ -25,7 +25,7 @@ WEATHER = {
 }
 SCHEDULES = {
     "pipecycle": "530aaab665e535dfbcedc5bbabd03c6a066ed617f09929e3bfa8f986f94a7e24",
-    "pipecycle+": "d73cfbaa004b9af3e6d68ce6ed21557ea1cd24deb0dfd52938e09a5edaa761bd",
+    "pipecycle+": "386b4c4e73d448e0de984ecd62cb465ecbc86c040d2940c22fff21d2b8b8b810",
     "fedavg": "d5f2f5bbabc802faae9f6bddb3fda91a02ecdbcbaf8cec5716a9536442da8dec",
     "cycp": "bba56a03c45b0bb8e81758bc570038000535d46249f2662aeb75127bbb600d57",
     "mifa": "5dfb1bd581ec5181f84e846ff15d91d1cf5d2c5b0dc1b01348d63a69ab5c1638",

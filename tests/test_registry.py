@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,24 +34,24 @@ def test_every_policy_documents_itself() -> None:
 
 def test_the_settings_of_every_policy() -> None:
     keys = {name: set(parameters(kind)) for name, kind in REGISTRY.items()}
-    pipe = {"groups", "group_size", "interval", "queue_threshold", "rotation", "relay_mix"}
+    pipe = {"groups", "group_size", "interval", "queue_threshold"}
     assert keys == {
-        "pipecycle": pipe,
-        "pipecycle+": pipe,
+        "pipecycle": pipe | {"rotation", "relay_mix"},
+        "pipecycle+": pipe | {"kappa"},
         "fedavg": {"epoch"},
-        "cycp": {"groups", "epoch", "group_cap"},
+        "cycp": {"groups", "epoch", "group_cap", "step"},
         "mifa": {"epoch", "use_memory"},
         "flda": {"epoch", "phase", "upload_ratio"},
-        "fedseq": {"groups", "mode", "patience"},
-        "fedbacys": {"groups", "epoch", "reference_refresh"},
-        "fedbacys-odd": {"groups", "epoch", "reference_refresh"},
+        "fedseq": {"groups", "mode", "patience", "step"},
+        "fedbacys": {"groups", "epoch", "reference_refresh", "step"},
+        "fedbacys-odd": {"groups", "epoch", "reference_refresh", "step"},
         "isolated": set(),
     }
     assert settings(PipeCycle(groups=5)) == {
         "groups": 5, "group_size": None, "interval": None, "queue_threshold": None,
         "rotation": "longest-idle", "relay_mix": 1.0,
     }  # fmt: skip
-    assert settings(build("pipecycle+"))["relay_mix"] == 0.5
+    assert settings(build("pipecycle+"))["kappa"] == 0.85
     assert settings(build("flda"))["upload_ratio"] == 100 / 307_842
 
 
@@ -60,6 +61,8 @@ def test_text_becomes_the_declared_type() -> None:
     assert settings(policy)["interval"] is None
     assert settings(policy)["relay_mix"] == 0.25
     assert settings(build("mifa", {"use_memory": "false"}))["use_memory"] is False
+    assert settings(build("cycp", {"step": "0.3"}))["step"] == 0.3
+    assert settings(build("cycp", {"step": "lag-stable"}))["step"] == "lag-stable"
 
 
 @pytest.mark.parametrize(
@@ -74,12 +77,21 @@ def test_text_becomes_the_declared_type() -> None:
         ("pipecycle", {"queue_threshold": "0"}, "queue_threshold = 0: needs at least 1"),
         ("mifa", {"use_memory": "maybe"}, "use_memory = maybe: needs true or false"),
         ("flda", {"phase": "odd"}, "phase = odd"),
+        ("pipecycle+", {"kappa": "1.2"}, "kappa = 1.2: needs a number above 0 and at most 1"),
+        ("pipecycle+", {"relay_mix": "0.5"}, "relay_mix.*unknown"),
+        ("fedseq", {"step": "0"}, "step = 0.0: needs a number above 0 and at most 1, or lag-stable"),
+        ("cycp", {"step": "1.5"}, "step = 1.5: needs a number above 0 and at most 1, or lag-stable"),
+        ("fedbacys", {"step": "fast"}, "step = fast: needs a number above 0 and at most 1, or lag-stable"),
+        ("fedbacys-odd", {"step": "nan"}, "step = nan: needs a number above 0 and at most 1, or lag-stable"),
+        ("cycp", {"step": True}, "step = True: needs a number above 0 and at most 1, or lag-stable"),
+        ("cycp", {"step": None}, "step = None: needs a number above 0 and at most 1, or lag-stable"),
+        ("fedseq", {"mode": "chain", "step": "lag-stable"}, "step = lag-stable: needs mode = paper"),
         ("no_such_module_here:Policy", {}, "cannot be imported"),
         ("json:Policy", {}, "has no 'Policy'"),
         ("json:dumps", {}, "needs to be a class"),
     ],
 )
-def test_mistakes_are_one_sentence(name: str, options: dict[str, str], reason: str) -> None:
+def test_mistakes_are_one_sentence(name: str, options: dict[str, Any], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         build(name, options)
 

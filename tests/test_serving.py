@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from pipecycle import Schedule, build, plan
-from pipecycle.serving import chain_means, live_chains
+from pipecycle import InputError, Schedule, build, plan
+from pipecycle.config import Config
+from pipecycle.serving import last_published, live_chains, serve
 from pipecycle.train.analysis import evaluate, version_recipe
 from pipecycle.train.job import Job, Watch
 from pipecycle.train.problems import problem
@@ -46,7 +47,7 @@ def test_mixed_relays_leave_one_server_model_and_those_that_wait() -> None:
 @pytest.mark.parametrize("name", ["fedavg", "cycp", "mifa", "fedseq", "fedbacys"])
 def test_one_shared_model_is_its_own_mean(name: str) -> None:
     schedule = plan(build(name), 0.5, clients=20, slots=300)
-    same, versions = chain_means(schedule, [150, 300])
+    same, versions = serve(schedule, "chains", [150, 300])
     assert same is schedule
     assert versions == [Job(schedule, problem(clients=20)).history.points[index].version for index in (0, 1)]
 
@@ -61,3 +62,45 @@ def test_the_mean_is_evaluated() -> None:
         assert len(tips) > 1
         parts = evaluate(schedule, learnt, [version_recipe(tip) for tip in tips], device="cpu")
         torch.testing.assert_close(value, parts.mean(0), rtol=0, atol=1e-6)
+
+
+def test_the_last_published_by_hand() -> None:
+    schedule = paper()
+    # Version 1 is relayed at the start of slot 40, version 2 of 50, version 3 of 60, ...
+    assert last_published(schedule, 40, 3) == [0]
+    assert last_published(schedule, 41, 3) == [1]
+    assert last_published(schedule, 60, 3) == [1, 2]
+    assert last_published(schedule, 81, 3) == [3, 4, 5]
+    longer, versions = serve(schedule, "mean:3", [41, 81, 100])
+    assert versions == [1, len(schedule.versions), len(schedule.versions) + 1]
+    recipe = longer.ancestry.recipe(versions[1])
+    assert (recipe.versions.tolist(), recipe.coefficients.tolist()) == ([3, 4, 5], [1 / 3] * 3)
+    assert longer.energy is schedule.energy
+    assert longer.sessions is schedule.sessions
+
+
+@pytest.mark.parametrize("name", ["fedavg", "cycp", "fedseq", "fedbacys", "pipecycle+", "mifa"])
+def test_the_mean_of_the_last_is_evaluated_for_every_scheduler(name: str) -> None:
+    schedule, learnt = plan(build(name), 0.5, clients=20, slots=300), problem("digits", "mlp", clients=20)
+    job = Job(schedule, learnt, Watch(every=150, served="mean:3"))
+    values = evaluate(
+        job.schedule, learnt, [version_recipe(point.version) for point in job.history.points], device="cpu"
+    )
+    for slot, value in zip((150, 300), values, strict=True):
+        parts = evaluate(schedule, learnt, [version_recipe(v) for v in last_published(schedule, slot, 3)], device="cpu")
+        assert len(parts) == 3
+        torch.testing.assert_close(value, parts.mean(0), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", ["mean", "mean:", "mean:0", "mean:-1", "mean:2.5", "mean:two", "mean:³", "chain", ""])
+def test_other_ways_of_serving_are_refused(way: str) -> None:
+    with pytest.raises(InputError, match=f"served = {way}: needs chains, or mean:K"):
+        Config().changed({"look.served": way})
+    with pytest.raises(InputError, match="needs chains, or mean:K"):
+        Watch(served=way)
+
+
+def test_the_way_of_serving_is_part_of_the_identity() -> None:
+    usual = Config()
+    assert usual.changed({"look.served": "mean:5"}).identity() != usual.identity()
+    assert usual.changed({"look.served": "none"}).identity() == usual.identity()

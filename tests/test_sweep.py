@@ -15,7 +15,7 @@ import pytest
 from pipecycle import InputError
 from pipecycle.config import Config
 from pipecycle.estimate import estimate
-from pipecycle.runs import prepare
+from pipecycle.runs import prepare, train_folders
 from pipecycle.sweep import collect, expand, read_sweep
 from pipecycle.train.job import Job
 
@@ -60,11 +60,12 @@ def test_a_matrix_multiplies_what_a_policy_has(tmp_path: Path) -> None:
         ("[matrix]\n'train.speed' = [1]\n", "train.speed: unknown"),
         ("[base.world]\nslot = 3\n", "did you mean 'slots'"),
         ("trials = 0\n", "trials = 0"),
-        ("colour = 3\n", "colour: needs one of base, matrix, trials, exclude, when, parts"),
+        ("colour = 3\n", "colour: needs one of base, extends, matrix, trials, exclude, when, parts"),
         ("[matrix]\npolicy = ['fedavg']\n[[exclude]]\npolicy = 'fedavg'\n", "everything is excluded"),
         ("[matrix]\ndelta = [0.1]\n[[exclude]]\ndelt = 0.1\n", "a rule about delt: unknown, did you mean 'delta'"),
         ("[matrix]\ndelta = [0.1]\n[[when]]\ndelta = 0.1\n", "needs a table called set"),
         ("[matrix\n", "is not TOML"),
+        ("extends = 'nowhere.toml'\n", r"nowhere\.toml: cannot be read \(no such file or directory\)"),
         ("trials = '12'\n", "trials = '12': needs at least 1, or a list"),
         ("trials = true\n", "trials = True"),
         ("trials = 2.5\n", "trials = 2.5"),
@@ -121,6 +122,17 @@ def test_iid_and_skewed_in_one_matrix() -> None:
 
 def command(folder: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "pipecycle", "sweep", "s.toml", "--out", str(folder), "--device", "cpu", *arguments]
+
+
+def test_scales_and_augmentations_in_one_matrix() -> None:
+    matrix = {"policy": ["fedavg"], "scale": ["none", "unit"], "augment": ["none", "flip", "crop:2+flip"]}
+    configs = list(expand(Config(), matrix).runs.values())
+    assert [(one.data.scale, one.train.augment) for one in configs] == [
+        (scale, augment) for scale in (None, "unit") for augment in (None, "flip", "crop:2+flip")
+    ]
+    assert configs[0].identity() == Config("fedavg").identity()
+    with pytest.raises(InputError, match="augment = blur: needs none, flip"):
+        expand(Config(), {"augment": ["blur"]})
 
 
 def test_a_sweep_runs_skips_and_reports(tmp_path: Path) -> None:
@@ -240,3 +252,26 @@ def test_conditions_and_parts(tmp_path: Path) -> None:
     assert len(sweep) == 5
     (mixed,) = set(mixing) - set(groups)
     assert sweep.runs[mixed].settings == {"relay_mix": 0.5, "groups": 4}
+
+
+def test_a_file_builds_on_another_and_wins_over_it(tmp_path: Path) -> None:
+    (tmp_path / "below.toml").write_text("[world]\nslots = 200\nclients = 7\n[train]\nlr = 0.1\n")
+    (tmp_path / "s.toml").write_text("extends = 'below.toml'\n[base.world]\nslots = 300\n[matrix]\ndelta = [0.1]\n")
+    (config,) = read_sweep(tmp_path / "s.toml").runs.values()
+    assert (config.world.slots, config.world.clients, config.train.lr) == (300, 7, 0.1)
+
+
+def test_steps_in_a_sweep_are_numbers_and_words(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(
+        "[base.world]\nclients = 10\nslots = 60\nsession = 5\n"
+        '[matrix]\npolicy = ["fedseq", "fedavg"]\nstep = [1, 0.5, "lag-stable"]\n'
+    )
+    sweep = read_sweep(tmp_path / "s.toml")
+    assert [config.settings.get("step") for config in sweep.runs.values()] == [1.0, 0.5, "lag-stable", None]
+    folders = sweep.folders(tmp_path / "out")
+    train_folders(folders, device="cpu")
+    frame = collect(folders)
+    frame.to_parquet(tmp_path / "results.parquet")  # one type in a column, or it cannot be written
+    again = pandas.read_parquet(tmp_path / "results.parquet")
+    steps = again.groupby("run", sort=False)["policy.step"].first().fillna("unsaid").tolist()
+    assert steps == ["unsaid", "0.5", "lag-stable", "unsaid"]

@@ -105,14 +105,19 @@ class Ancestry:
         return parent
 
     @cached_property
+    def published_as(self) -> Ints:
+        """The number of each version's publication; of those never published, how many had been when it was made."""
+        number = self._versions.seen.astype(np.int64)
+        order = np.arange(1, len(self._publications.version) + 1)
+        number[self._publications.version[::-1]] = order[::-1]
+        number[0] = 0
+        return number
+
+    @cached_property
     def lags(self) -> Ints:
         """For every update used: versions published between its reference's publication and its own use."""
-        published_as = self._versions.seen.astype(np.int64)
-        order = np.arange(1, len(self._publications.version) + 1)
-        published_as[self._publications.version[::-1]] = order[::-1]
-        published_as[0] = 0
         reference = self._sessions.reference[self._versions.update]
-        return np.asarray(self._versions.seen[self._maker] - published_as[reference], np.int64)
+        return np.asarray(self._versions.seen[self._maker] - self.published_as[reference], np.int64)
 
     @property
     def ancestry_max(self) -> int | None:
@@ -162,15 +167,6 @@ class Ancestry:
                 count += 1
                 chain[event] = count
         return chain
-
-    @cached_property
-    def staleness(self) -> Ints:
-        """For every update used: its lag, or 0 where it is added to the very model that it started from."""
-        first = self._versions.base_at[self._maker]
-        has_base = first < self._versions.base_at[self._maker + 1]
-        base = self._versions.base[np.where(has_base, first, 0)] if len(self._versions.base) else np.zeros_like(first)
-        own = has_base & (base == self._sessions.reference[self._versions.update])
-        return np.where(own, 0, self.lags)
 
     def coverage(self, version: int) -> int:
         """Distinct clients whose updates are in the version."""

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
 from pipecycle.config import Config
 from pipecycle.data import Split
 from pipecycle.files import write
-from pipecycle.harvest import Always, Harvest, Weather
+from pipecycle.harvest import Always
 from pipecycle.plan import plan
-from pipecycle.policies import FedAvg
+from pipecycle.policies import Isolated
 from pipecycle.registry import parameters, policy_class
 from pipecycle.runs import prepare, watch
-from pipecycle.specs import parse_harvest
-from pipecycle.streams import Ints
 from pipecycle.sweep import Sweep, expand
 
 if TYPE_CHECKING:
     import pandas
 
+    from pipecycle.schedule import Schedule
     from pipecycle.train.job import Job
+    from pipecycle.train.problems import Problem
 
 POLICIES = ("pipecycle", "pipecycle+", "fedavg", "cycp", "mifa", "flda", "fedseq", "fedbacys")
 """All schedulers of the paper and ours; fedbacys-odd is a variant."""
@@ -33,13 +34,15 @@ POLICIES = ("pipecycle", "pipecycle+", "fedavg", "cycp", "mifa", "flda", "fedseq
 DEMO = Config().changed(
     {
         "world.clients": 40,
-        "world.slots": 3000,
-        "world.harvest": "bernoulli:0.1",
+        "world.slots": 1000,
+        "world.harvest": "bernoulli:0.5",
         "world.budget": 10_000.0,
         "data.alpha": 0.1,
+        "train.lr": 0.02,
+        "look.every": 15,
     }
 )
-"""Scarce energy and skewed labels: forty clients that charge in one slot out of ten and hold few classes each."""
+"""Skewed labels and a budget: forty clients that charge in every other slot and hold few classes each."""
 
 
 def comparison(base: Config, policies: Sequence[str] = POLICIES, trials: int = 3, groups: int = 5) -> Sweep:
@@ -97,81 +100,65 @@ def compare(
     return Comparison(jobs)
 
 
-def references(
-    base: Config, trials: Sequence[int], home: Path | None = None, device: str = "auto"
-) -> dict[str, list[float]]:
-    """Accuracy (percent, per trial) that the comparison lies between, by the end of the horizon:
+def captions(clients: int, slots: Mapping[int, int]) -> dict[str, str]:
+    """What the lines of `references` are, by name."""
+    fewest, most = min(slots.values()), max(slots.values())
+    span = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    return {
+        "centralised": f"SGD on all clients' samples, a step in each of the {span} slots of a trial's longest run",
+        "isolated": f"a client alone with its own samples and energy, for as long; mean over all {clients:,}",
+        "unlimited": "FedAvg with energy in every slot, for as long",
+    }
 
-    `centralised`: one learner with all the data that never runs out of energy, a step in nearly every slot;
-    `isolated`: a client alone with its own data and energy, the mean over five clients;
+
+def references(
+    base: Config, slots: Mapping[int, int], home: Path | None = None, device: str = "auto"
+) -> dict[str, list[float]]:
+    """Accuracy (percent, per trial) that a comparison lies between; `slots` says how long each trial takes.
+
+    `centralised`: SGD on all clients' samples at once, with a step in every slot.  Model, batch, learning rate and
+    sessions are the clients' (a session that has begun is finished), energy plays no part;
+    `isolated`: clients alone with their own samples and energy, the mean over all of them;
     `unlimited`: FedAvg with energy in every slot.
 
     With `home` they are kept there, and read instead of computed the next time."""
-    kept = None if home is None else home / f"references-{base.identity()[:12]}-{len(trials)}.json"
+    from pipecycle.train.engine import train_many
+
+    asked = hashlib.sha256(f"{base.identity()} {sorted(slots.items())}".encode()).hexdigest()[:12]
+    kept = None if home is None else home / f"lines-{asked}.json"
     if kept is not None and kept.exists():
         stored: dict[str, list[float]] = json.loads(kept.read_text())
         return stored
     found: dict[str, list[float]] = {"centralised": [], "isolated": [], "unlimited": []}
-    for trial in trials:
-        for name, value in _lines(base.changed({"world.trial": trial}), device).items():
-            found[name].append(value)
+    for trial, length in slots.items():
+        jobs = lines(base.changed({"world.trial": trial, "world.slots": length, "world.budget": None}))
+        train_many(list(jobs.values()), device=device, precision=base.train.precision)  # type: ignore[arg-type]
+        for name, job in jobs.items():
+            last = job.history.final
+            found[name].append(last.accuracy if last.clients_accuracy is None else last.clients_accuracy)
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         write(kept, json.dumps(found))
     return found
 
 
-@frozen(eq=False)
-class Alone:
-    """The weather of one client of a fleet."""
-
-    harvest: Harvest
-    fleet: int
-    client: int
-
-    def weather(self, clients: int, trial: int) -> Weather:
-        return _Column(self.harvest.weather(self.fleet, trial), self.client)
-
-
-class _Column:
-    def __init__(self, weather: Weather, client: int) -> None:
-        self.peak = weather.peak
-        self._weather, self._client = weather, client
-
-    def block(self, slots: int) -> Ints:
-        return self._weather.block(slots)[:, self._client : self._client + 1]
-
-
-def _lines(config: Config, device: str) -> dict[str, float]:
-    from attrs import evolve
-
-    from pipecycle.train.engine import train_many
+def lines(config: Config) -> dict[str, Job]:
+    """The runs behind `references`, for one trial; where clients keep their models, their mean is looked at."""
     from pipecycle.train.job import Job, Watch
 
     world = config.world
-    plain = Config("fedavg", {}, world, config.data, config.train, config.look)
-    _, learnt = prepare(plain.changed({"world.slots": 1, "world.budget": None}))
-    once = Watch(every=world.slots)
 
-    def job(clients: Sequence[Ints], harvest: Harvest) -> Job:
-        split = Split.of(clients, learnt.split.test)
-        schedule = plan(
-            FedAvg(),
-            harvest,
-            len(split),
-            world.slots,
-            session=world.session,
-            trial=world.trial,
-            capacity=world.capacity,
-            initial=world.initial,
-        )
-        return Job(schedule, evolve(learnt, split=split), once)
+    def prepared(policy: str, harvest: str) -> tuple[Schedule, Problem]:
+        plain = Config(policy, {}, world, config.data, config.train, config.look)
+        return prepare(plain.changed({"world.harvest": harvest}))
 
-    everybody = [*learnt.split]
-    alone = np.linspace(0, len(everybody) - 1, min(5, len(everybody))).astype(int).tolist()
-    weather = parse_harvest(world.harvest)
-    jobs = [job([np.unique(learnt.split.indices)], Always()), job(everybody, Always())]
-    jobs += [job([everybody[client]], Alone(weather, len(everybody), client)) for client in alone]
-    histories = train_many(jobs, device=device, precision=config.train.precision)  # type: ignore[arg-type]
-    accuracy = [history.final.accuracy for history in histories]
-    return {"centralised": accuracy[0], "unlimited": accuracy[1], "isolated": float(np.mean(accuracy[2:]))}
+    alone, learnt = prepared("isolated", world.harvest)
+    whole = -(-world.slots // world.session) * world.session
+    # A first session in the battery and a unit in every slot: the next one starts in the slot after the last.
+    steady = plan(Isolated(), Always(), 1, whole, session=world.session, initial=world.session, trial=world.trial)
+    together = evolve(learnt, split=Split.of([np.unique(learnt.split.indices)], learnt.split.test))
+    return {
+        "centralised": Job(steady, together, Watch(every=whole, clients_every=whole)),
+        "isolated": Job(alone, learnt, Watch(every=world.slots, clients_every=world.slots)),
+        "unlimited": Job(*prepared("fedavg", "always"), Watch(every=world.slots)),
+    }

@@ -14,9 +14,12 @@ from attrs import field, frozen
 from attrs.validators import optional
 
 from pipecycle.checks import at_least, one_of
+from pipecycle.data.augment import FORMS, augmentation
+from pipecycle.data.scale import SCALES
 from pipecycle.errors import InputError
 from pipecycle.files import reason
-from pipecycle.registry import build, convert, defaults, nearest, parameters, policy_class
+from pipecycle.registry import build, convert, defaults, nearest, parameters, policy_class, revision
+from pipecycle.serving import served
 
 FORMAT = 1
 BY_THE_MODEL = ("upload_ratio",)
@@ -25,6 +28,11 @@ BY_THE_MODEL = ("upload_ratio",)
 
 def _note(text: str) -> dict[str, str]:
     return {"note": text}
+
+
+def _augment(value: str | None) -> str | None:
+    made = augmentation(value)
+    return None if made is None else str(made)
 
 
 @frozen
@@ -51,6 +59,11 @@ class Data:
         default=None, validator=at_least(1), metadata=_note("samples per client; min(300, all / clients) if not given")
     )
     split: str | None = field(default=None, metadata=_note("a saved split, instead of alpha and samples"))
+    scale: str | None = field(
+        default=None,
+        validator=optional(one_of(*SCALES)),
+        metadata=_note("of bytes: standard, unit [0, 1], half [-1, 1] or centre [-.5, .5]; none is the set's own"),
+    )
 
 
 @frozen
@@ -71,6 +84,11 @@ class Train:
         validator=one_of("fp32", "tf32", "bf16"),
         metadata=_note("of products on a GPU; weights are fp32"),
     )
+    augment: str | None = field(
+        default=None,
+        converter=_augment,
+        metadata=_note(f"random views of images: {FORMS}; none trains on images as they are"),
+    )
 
 
 @frozen
@@ -88,8 +106,8 @@ class Look:
     )
     served: str | None = field(
         default=None,
-        validator=optional(one_of("chains")),
-        metadata=_note("look at the mean of all live chains instead of what the policy publishes"),
+        validator=served,
+        metadata=_note("look at a mean, of all live chains (chains) or of the last K published models (mean:K)"),
     )
 
 
@@ -110,6 +128,7 @@ class Config:
     def text(self) -> str:
         """The whole configuration as TOML."""
         lines = [f"format = {FORMAT}", "", "[policy]", f"name = {toml(self.policy)}"]
+        lines += [f"revision = {number}" for number in [self._revision()] if number > 1]
         lines += [f"{key} = {toml(value)}" for key, value in sorted(self.stated().items())]
         for section in SECTIONS:
             lines += ["", f"[{section}]"]
@@ -125,6 +144,9 @@ class Config:
             for key, value in self.settings.items()
             if value is not None and (key in BY_THE_MODEL or value != usual.get(key))
         }
+
+    def _revision(self) -> int:
+        return revision(policy_class(self.policy))
 
     def identity(self) -> str:
         """What makes two runs the same run."""
@@ -174,7 +196,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 @frozen
 class Recorded(Config):
-    """A configuration that a run has left: its policy and settings are text, and no code is imported to read them."""
+    """A configuration that a run has left: its policy and settings are text, and no code is imported to read them.  It
+    is of the revision of its policy that it names, 1 if it names none; what a user writes is about the present one."""
+
+    revision: int = 1
 
     def __attrs_post_init__(self) -> None:
         pass
@@ -182,28 +207,68 @@ class Recorded(Config):
     def stated(self) -> dict[str, Any]:
         return dict(self.settings)
 
+    def _revision(self) -> int:
+        return self.revision
+
     def _setting(self, key: str, value: Any) -> dict[str, Any]:
         return {key: value}
 
 
-def read_config(path: Path, kind: type[Config] = Config) -> Config:
+def read_config(path: Path) -> Config:
     """A configuration file; unknown keys and wrong types are refused by name."""
-    return sections(read_toml(path), str(path), kind)
+    return sections(read_toml(path), str(path))
 
 
-def sections(values: dict[str, Any], path: str, kind: type[Config] = Config) -> Config:
+def read_recorded(path: Path) -> Recorded:
+    """The configuration in a run's folder."""
+    from pipecycle.policies import REGISTRY
+
+    values = read_toml(path)
+    policy, settings, number = _policy(values, str(path))
+    number = 1 if number is None else number
+    if policy in REGISTRY:
+        policy, settings = _present(policy, settings, number, str(path))
+        number = revision(REGISTRY[policy])
+    config = Recorded(policy, settings, revision=number).changed(_options(values, str(path)))
+    assert isinstance(config, Recorded)
+    return config
+
+
+def sections(values: dict[str, Any], path: str) -> Config:
     """A configuration from the sections of a file; `path` is for the messages."""
+    policy, settings, number = _policy(values, path)
+    policy, settings = _present(policy, settings, number, path)
+    config = Config(policy=policy).changed({f"policy.{key}": value for key, value in settings.items()})
+    return config.changed(_options(values, path))
+
+
+def _policy(values: dict[str, Any], path: str) -> tuple[str, dict[str, Any], Any]:
+    """Takes the policy, its settings and its revision (None if it is not said) out of a file's sections."""
     made_for = values.pop("format", FORMAT)
     if made_for != FORMAT:
         raise InputError(f"{path}: is a configuration of format {made_for}, this version reads format {FORMAT}")
     settings = dict(values.pop("policy", {}))
-    config = kind(policy=str(settings.pop("name", "pipecycle")))
-    options = {f"policy.{key}": value for key, value in settings.items()}
+    return str(settings.pop("name", "pipecycle")), settings, settings.pop("revision", None)
+
+
+def _options(values: dict[str, Any], path: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
     for section, fields in values.items():
         if not isinstance(fields, dict):
             raise InputError(f"{path}: {section}: {nearest(section, dict.fromkeys(['policy', *SECTIONS]))}")
         options |= {f"{section}.{key}": value for key, value in fields.items()}
-    return config.changed(options)
+    return options
+
+
+def _present(policy: str, settings: dict[str, Any], number: Any, path: str) -> tuple[str, dict[str, Any]]:
+    """A policy as it was at a revision, in the words of today."""
+    now = revision(policy_class(policy))
+    former = getattr(policy_class(policy), "former", None)
+    if number is None or number == now:
+        return policy, settings
+    if number != 1 or former is None:
+        raise InputError(f"{path}: is about revision {number} of {policy}, this version has revision {now}")
+    return former[0], {**former[1], **settings}
 
 
 def _checked(key: str, value: Any, kind: Any) -> Any:

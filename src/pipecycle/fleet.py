@@ -90,6 +90,7 @@ class Fleet:
 
         self.level: Ints = np.empty(clients, np.int64)
         self.level[:] = self.initial
+        self.reference: Ints = np.zeros(clients, np.int64)  # the version that each one's last session started from
         self.overflow: Ints | None = None  # per client, once any battery has been full
         self.ledger = Ledger(harvested=int(self.level.sum()))
         self.slot = -1
@@ -201,6 +202,7 @@ class Fleet:
         launches.reference.append(reference)
         launches.teacher.append(teacher)
         launches.payload.append(payload)
+        self.reference[clients] = reference
         self._state[clients] = TRAINING
         self._burn[clients] = at(self.step, clients)
         self._burning += self._steps(clients)

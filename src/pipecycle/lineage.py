@@ -30,7 +30,7 @@ class Kind(IntEnum):
     HANDOVER = 3
     """One client's model on its way to the next client of a chain."""
     MEMORY = 4
-    """A displacement: one update kept by the server, with no base."""
+    """A displacement: one update kept by the server, with no base.  Used at the learning rate of its use."""
     LOCAL = 5
     """One client's model kept by itself."""
 
@@ -58,6 +58,7 @@ class Lineage:
         self.published = 0
         self.publications: list[tuple[int, int]] = []  # slot, version
         self.discarded: list[int] = []
+        self._published_as = {0: 0}  # the number of each published version
 
         # One row per version, or one for many alike; their terms are consecutive in the two term tables.
         self.rows: list[Row] = []
@@ -98,9 +99,12 @@ class Lineage:
             self.weight.extend(weights)
         return self._add(1, kind, len(versions), len(sessions))
 
-    def mean(self, base: int, sessions: Ints, *, kind: Kind = Kind.AGGREGATION) -> int:
-        """base + sum n_i update_i / sum n_i, n_i being the samples that each session used."""
-        return self.combine((base,), (1.0,), sessions, self.shares(sessions), kind=kind)
+    def mean(self, base: int, sessions: Ints, *, step: float = 1.0, kind: Kind = Kind.AGGREGATION) -> int:
+        """base + step * sum n_i update_i / sum n_i, n_i being the samples that each session used."""
+        weights = self.shares(sessions)
+        if step != 1.0:
+            weights = step * weights
+        return self.combine((base,), (1.0,), sessions, weights, kind=kind)
 
     def shares(self, sessions: Ints) -> Floats:
         samples = self._samples(sessions)
@@ -129,7 +133,12 @@ class Lineage:
             raise ActionError(f"slot {self.slot}: version {version} cannot be published, it does not exist yet")
         self.published = version
         self.publications.append((self.slot, version))
+        self._published_as.setdefault(version, len(self.publications))
         return version
+
+    def lag(self, version: int) -> int:
+        """How many versions were published after this one was."""
+        return len(self.publications) - self._published_as[version]
 
     def discard(self, version: int) -> None:
         """Nobody will build on the version."""

@@ -36,7 +36,8 @@ def plan(
     """The schedule of a policy: `slots` slots, or up to the first at whose end `budget` units have been spent.
 
     `harvest` may be a charging probability.  `session`, `capacity`, `initial`, `samples` and the costs are one
-    figure for all clients or one per client."""
+    figure for all clients or one per client.  Updates count by `samples`, those that a session uses
+    (`Problem.samples`); without them they count alike."""
     run = Run(
         policy,
         harvest,

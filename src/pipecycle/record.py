@@ -10,7 +10,7 @@ import numpy as np
 from pipecycle.energy import at
 from pipecycle.fleet import Fleet
 from pipecycle.lineage import Lineage
-from pipecycle.registry import settings
+from pipecycle.registry import revision, stated
 from pipecycle.schedule import (
     Array,
     Energy,
@@ -32,9 +32,11 @@ def about(
     policy: Policy, fleet: Fleet, *, trial: int, harvest: str, horizon: int, budget: float | None
 ) -> dict[str, Any]:
     """What a schedule says of itself."""
+    number = revision(type(policy))
     return {
         "policy": policy.name,
-        "settings": settings(policy),
+        **({"revision": number} if number > 1 else {}),
+        "settings": stated(policy),
         "grouping": policy.grouping,
         "clients": fleet.clients,
         "trial": trial,

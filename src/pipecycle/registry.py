@@ -76,6 +76,31 @@ def settings(policy: Policy) -> dict[str, Any]:
     return {name: getattr(policy, name) for name in parameters(type(policy)) if hasattr(policy, name)}
 
 
+def stated(policy: Policy) -> dict[str, Any]:
+    """The settings that a schedule states of its policy: all, but those that came `later` only where they say
+    something, so that digests and files made before are as they were."""
+    usual, later = defaults(type(policy)), getattr(policy, "later", ())
+    return {key: value for key, value in settings(policy).items() if key not in later or value != usual[key]}
+
+
+def revision(found: type[Policy]) -> int:
+    """Which algorithm a policy's name stands for, counted from 1; a policy that has changed says so."""
+    return int(getattr(found, "revision", 1))
+
+
+def recorded(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings behind what a schedule says of itself: also those that it leaves unsaid, and the revision of a
+    policy that has several."""
+    from pipecycle.policies import REGISTRY
+
+    found = REGISTRY.get(meta["policy"])
+    if found is None:
+        return dict(meta["settings"])
+    usual = defaults(found)
+    values = {**{key: usual[key] for key in getattr(found, "later", ())}, **meta["settings"]}
+    return {"revision": meta.get("revision", 1), **values} if revision(found) > 1 else values
+
+
 def convert(key: str, value: Any, kind: Any) -> Any:
     """Text from a command line as the declared type; anything else is passed on."""
     if not isinstance(value, str):

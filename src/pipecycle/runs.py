@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import numpy as np
 from attrs import frozen
 
 from pipecycle import folders as disk
@@ -22,7 +21,7 @@ from pipecycle.data import Task, load, load_split
 from pipecycle.errors import InputError
 from pipecycle.files import reason, tidy, write
 from pipecycle.plan import Run
-from pipecycle.registry import build, parameters, policy_class
+from pipecycle.registry import build, parameters, policy_class, revision
 from pipecycle.schedule import Schedule
 from pipecycle.specs import parse_harvest
 from pipecycle.stopping import Interrupted, Stop, die_with_parent
@@ -52,9 +51,9 @@ class Pace:
 
 
 @cache
-def _task(name: str) -> Task:
+def _task(name: str, scale: str | None) -> Task:
     """Loaded once: runs that share their data can be stacked."""
-    return load(name)
+    return load(name, scale)
 
 
 def prepare(config: Config) -> tuple[Schedule, Problem]:
@@ -70,8 +69,8 @@ def problem_of(config: Config) -> Problem:
 
     world, data, train = config.world, config.data, config.train
     sgd = LocalSGD(lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay, proximal=train.proximal)
-    recipe = Recipe(sgd, train.batch, train.replacement, train.lr_decay, train.distillation)
-    task = _task(data.name)
+    recipe = Recipe(sgd, train.batch, train.replacement, train.lr_decay, train.distillation, train.augment)
+    task = _task(data.name, data.scale)
     split = None if data.split is None else load_split(Path(data.split), task, trial=world.trial)
     return problem(
         task,
@@ -91,7 +90,7 @@ def planning_needs(config: Config, learnt: Problem) -> tuple[dict[str, Any], int
     if "upload_ratio" in parameters(policy_class(config.policy)) and "upload_ratio" not in settings:
         # A logit table has a row and a column per class; the model is this run's.
         settings["upload_ratio"] = min(1.0, learnt.task.classes**2 / learnt.size)
-    used = config.world.session * np.minimum(config.train.batch, learnt.split.sizes)
+    used = learnt.samples(config.world.session)
     return settings, len(learnt.split), None if (used == used[0]).all() else used
 
 
@@ -166,7 +165,7 @@ def watch(config: Config) -> Watch:
         look.clients_every,
         config.world.budget,
         look.early_stop,  # type: ignore[arg-type]
-        look.served,  # type: ignore[arg-type]
+        look.served,
     )
 
 
@@ -178,8 +177,15 @@ class RunFolder:
         self.checkpoint = path / disk.CHECKPOINT
         self.lock = disk.Lock(path)
         known = path / "config.toml"
-        if known.exists() and known.read_bytes() != config.text().encode():
-            raise InputError(f"{path}: holds a run with another configuration; choose another folder, or --fresh")
+        if known.exists() and known.read_text(errors="replace") != config.text():
+            number = revision(policy_class(config.policy))
+            former = known.read_text(errors="replace") == config.text().replace(f"revision = {number}\n", "", 1)
+            other = (
+                f"of an earlier {config.policy}, which was another algorithm"
+                if former
+                else "with another configuration"
+            )
+            raise InputError(f"{path}: holds a run {other}; choose another folder, or --fresh")
 
     @property
     def finished(self) -> bool:

@@ -1,15 +1,48 @@
-"""What else a server could serve: the mean of all live chains (ours; the paper serves whichever came in last)."""
+"""What else a server could serve (ours; the paper serves whichever model came in last): the mean of all live chains,
+or of the last few models that were published.  Neither costs energy, nor is anything trained from it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 
+from pipecycle.errors import InputError
 from pipecycle.lineage import Kind
 from pipecycle.schedule import Schedule
 from pipecycle.streams import Ints
+
+
+def served(instance: object, attribute: Any, value: Any) -> None:
+    """Validates a way of serving: none, chains or mean:K."""
+    if value is not None and value != "chains" and not _last(value):
+        raise InputError(
+            f"{attribute.name} = {value}: needs chains, or mean:K with K the models to average, such as mean:5"
+        )
+
+
+def _last(way: Any) -> int:
+    """K of `mean:K`, 0 for anything else."""
+    word, _, count = str(way).partition(":")
+    return int(count) if word == "mean" and count.isascii() and count.isdigit() else 0
+
+
+def serve(schedule: Schedule, way: str, slots: Sequence[int]) -> tuple[Schedule, list[int]]:
+    """The schedule with the versions that are served that way once each of `slots` slots has elapsed, and their
+    numbers."""
+    count = _last(way)
+    bases = [last_published(schedule, slot, count) if count else live_chains(schedule, slot) for slot in slots]
+    return means(schedule, slots, bases)
+
+
+def last_published(schedule: Schedule, slot: int, count: int) -> list[int]:
+    """The last `count` versions published once `slot` slots have elapsed, oldest first; fewer if there were fewer, and
+    the initial model only if there was none."""
+    published = schedule.publications
+    out = int(np.searchsorted(published.slot, slot - 1, side="right"))
+    return published.version[max(0, out - count) : out].tolist() or [0]
 
 
 def live_chains(schedule: Schedule, slot: int) -> list[int]:
@@ -38,8 +71,8 @@ def live_chains(schedule: Schedule, slot: int) -> list[int]:
     return tips[::-1]
 
 
-def chain_means(schedule: Schedule, slots: Sequence[int]) -> tuple[Schedule, list[int]]:
-    """The schedule with one more version for each of `slots`, the mean of the chains then alive, and their numbers.
+def means(schedule: Schedule, slots: Sequence[int], groups: Sequence[list[int]]) -> tuple[Schedule, list[int]]:
+    """The schedule with one more version for each of `slots`, the mean of a group of versions, and their numbers.
 
     Nothing is trained from them and nothing is transmitted for them: the server holds these models anyway, except
     those still with a hub, which it would have to wait for."""
@@ -48,18 +81,17 @@ def chain_means(schedule: Schedule, slots: Sequence[int]) -> tuple[Schedule, lis
     bases: list[list[int]] = []
     made: list[int] = []
     seen: list[int] = []
-    for slot in slots:
-        tips = live_chains(schedule, slot)
-        if len(tips) == 1:
-            ids.append(tips[0])
+    for slot, group in zip(slots, groups, strict=True):
+        if len(group) == 1:
+            ids.append(group[0])
             continue
         ids.append(count + len(bases))
-        bases.append(tips)
+        bases.append(group)
         made.append(slot - 1)
         seen.append(int(np.searchsorted(schedule.publications.slot, slot - 1, side="right")))
     if not bases:
         return schedule, ids
-    sizes = np.array([len(tips) for tips in bases])
+    sizes = np.array([len(group) for group in bases])
 
     def longer(column: Ints, more: Sequence[float] | Ints) -> Ints:
         return np.concatenate([column, np.asarray(more).astype(column.dtype)])

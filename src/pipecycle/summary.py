@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -101,15 +102,27 @@ def number(value: Any) -> str:
     return f"{value:,.0f}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
 
 
-def warnings(figures: dict[str, Any]) -> list[str]:
-    """What a person should know before training on this schedule."""
+def warnings(*trials: dict[str, Any]) -> list[str]:
+    """What a person should know before training on a schedule, or on those of several trials of one policy."""
     found = []
-    covered, present = figures["chains"]["coverage_min"], figures["participants"]
-    if figures["aggregations"] and covered < present:
+    narrow = [one for one in trials if one["aggregations"] and one["chains"]["coverage_min"] < one["participants"]]
+    if narrow:
+        worst = min(narrow, key=lambda one: float(one["chains"]["coverage_min"] / one["participants"]))
         found.append(
-            f"A chain has met only {covered} of the {present} clients that took part: chains that never mix learn "
-            "from a part of the data (try rotation=spread and relay_mix=0.5, or pipecycle+)."
+            f"{_trials(narrow, trials)} a chain has met only {worst['chains']['coverage_min']} of the "
+            f"{worst['participants']} clients that took part{' (at worst)' * (len(narrow) > 1)}: chains that never mix "
+            "learn from a part of the data (try rotation=spread and relay_mix=0.5, or pipecycle+)."
         )
-    if not figures["aggregations"]:
-        found.append("Nothing was aggregated: too few slots or too little energy for a session and its report.")
-    return found
+    idle = [one for one in trials if not one["aggregations"]]
+    if idle:
+        found.append(
+            f"{_trials(idle, trials)} nothing was aggregated: too few slots or too little energy for a session and its "
+            "report."
+        )
+    return [text.strip()[0].upper() + text.strip()[1:] for text in found]
+
+
+def _trials(some: Sequence[Any], trials: Sequence[Any]) -> str:
+    if len(trials) == 1:
+        return ""
+    return f"In {'all' if len(some) == len(trials) else f'{len(some)} of'} {len(trials)} trials"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,20 @@ from attrs import field, frozen
 
 from pipecycle.config import SECTIONS, Config, read_toml, sections
 from pipecycle.errors import InputError
-from pipecycle.registry import build, nearest, parameters, policy_class, settings
+from pipecycle.registry import build, nearest, parameters, policy_class, settings, stated
 from pipecycle.runs import RunFolder
 
 if TYPE_CHECKING:
     import pandas
 
+ALIASES = {
+    "data": "data.name",
+    "alpha": "data.alpha",
+    "scale": "data.scale",
+    "model": "train.model",
+    "augment": "train.augment",
+    "trial": "world.trial",
+}
 ALIASES = {"data": "data.name", "alpha": "data.alpha", "model": "train.model", "trial": "world.trial"}
 MOST = 100_000
 """Runs of one sweep."""
@@ -44,11 +53,12 @@ def read_sweep(path: Path, trials: Sequence[int] | None = None) -> Sweep:
     """A file with `[base]` sections, a `[matrix]` of lists, `trials`, and `[[exclude]]` and `[[when]]` tables.
 
     `[[parts]]` are several matrices in one file, each with a name; what stands above them holds for all, but for the
-    `trials` of a part that has its own.  `trials` given here wins over the file's.  Nothing of a file is used unless
+    `trials` of a part that has its own.  `extends` names a configuration file beside this one whose sections `[base]`
+    builds on.  `trials` given here wins over the file's.  Nothing of a file is used unless
     all of it is right."""
     values = read_toml(path)
     parts = _tables(values.pop("parts", []), f"{path}: parts")
-    base = sections(_table(values.pop("base", {}), f"{path}: base"), str(path))
+    base = sections(_base(values, path), str(path))
     whole = _part(values, str(path))
     own = [(str(part.pop("name", number)), part) for number, part in enumerate(parts, 1)]
     named = {name: _part(part, f"{path}: part {name}") for name, part in own}
@@ -78,6 +88,17 @@ def read_sweep(path: Path, trials: Sequence[int] | None = None) -> Sweep:
     return Sweep(runs, members)
 
 
+def _base(values: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The sections of a sweep's `[base]`, on top of those of the file that it extends."""
+    own = _table(values.pop("base", {}), f"{path}: base")
+    extended = values.pop("extends", None)
+    if extended is None:
+        return dict(own)
+    below = read_toml(path.parent / str(extended))
+    tables = [key for key in below if isinstance(below[key], dict) and isinstance(own.get(key), dict)]
+    return {**below, **own, **{key: below[key] | own[key] for key in tables}}
+
+
 def _part(values: dict[str, Any], path: str) -> dict[str, Any]:
     """The arguments of `expand` in a file's table."""
     out = {
@@ -87,7 +108,9 @@ def _part(values: dict[str, Any], path: str) -> dict[str, Any]:
         "when": _tables(values.pop("when", []), f"{path}: when"),
     }
     if values:
-        raise InputError(f"{path}: {next(iter(values))}: needs one of base, matrix, trials, exclude, when, parts")
+        raise InputError(
+            f"{path}: {next(iter(values))}: needs one of base, extends, matrix, trials, exclude, when, parts"
+        )
     if out["trials"] is not None:
         _numbers(out["trials"], path)
     return out
@@ -218,7 +241,12 @@ def _key(key: str, value: Any) -> tuple[str, Any]:
 def flat(config: Config) -> dict[str, Any]:
     """Everything that a configuration says, one column each: policy, settings, then `world.slots` and so on."""
     out: dict[str, Any] = {"policy": config.policy}
-    out |= {f"policy.{key}": value for key, value in settings(build(config.policy, config.settings)).items()}
+    policy = build(config.policy, config.settings)
+    kinds, said = parameters(type(policy)), stated(policy)
+    for key in settings(policy):
+        # What may be a number or a word is text: a column of a file has one type.
+        mixed = {float, str} <= set(typing.get_args(kinds[key]))
+        out[f"policy.{key}"] = str(said[key]) if mixed and key in said else said.get(key)
     for section in SECTIONS:
         out |= {f"{section}.{key}": value for key, value in attrs.asdict(getattr(config, section)).items()}
     return out

@@ -29,7 +29,9 @@ class World:
 class Policy(Protocol):
     """A scheduler: decisions only, no tensor, no clock, no randomness of its own, no file.
 
-    Its constructor's parameters are the settings that a user can change by name."""
+    Its constructor's parameters are the settings that a user can change by name.  A class may also have a `revision`:
+    2 says that the name stood for another algorithm before (`former`: a policy and its settings), runs of which are not
+    resumed; and `later`, the names of settings that were added when schedules had been made without them."""
 
     name: ClassVar[str]
     grouping: ClassVar[Grouping]

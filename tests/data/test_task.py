@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipecycle.data import Task
-from pipecycle.data.task import standardise
+from pipecycle.data import Scale, Task
 from pipecycle.errors import InputError
 
 X, Y = np.ones((4, 3)), np.array([0, 1, 2, 1])
@@ -41,9 +40,11 @@ def test_more_classes_than_labels() -> None:
     assert made(classes=10).classes == 10
 
 
-def test_standardise_by_channel() -> None:
+def test_a_scale_by_channel() -> None:
     raw = np.array([255, 0], np.uint8).reshape(1, 2, 1, 1)
-    assert standardise(raw, (0.5, 0.25), (0.25, 0.5)).ravel().tolist() == [2.0, -0.5]
+    scale = Scale((0.5, 0.25), (0.25, 0.5))
+    assert scale(raw).ravel().tolist() == [2.0, -0.5]
+    assert scale.black == (-2.0, -0.5)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,12 @@ from pipecycle.schedule import Sent
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "pipecycle": [{}, {"queue_threshold": 1}, {"rotation": "spread"}, {"relay_mix": 0.3}, {"interval": 1}],
+    "pipecycle+": [{}, {"queue_threshold": 1}, {"kappa": 0.5}, {"interval": 1}],
+    "cycp": [{}, {"step": "lag-stable"}, {"step": 0.4}],
     "mifa": [{}, {"use_memory": False}],
     "flda": [{}, {"phase": "global"}],
-    "fedseq": [{}, {"mode": "chain", "patience": 15}],
-    "fedbacys": [{}, {"reference_refresh": "next_group"}, {"reference_refresh": "broadcast"}],
+    "fedseq": [{}, {"step": "lag-stable"}, {"mode": "chain", "patience": 15}],
+    "fedbacys": [{}, {"reference_refresh": "next_group"}, {"reference_refresh": "broadcast"}, {"step": "lag-stable"}],
 }
 
 
@@ -116,6 +118,33 @@ def test_pipecycle_keeps_its_promises(world: tuple[str, dict[str, Any], dict[str
     # A group costs its members' sessions and one transmission each, once its hub has uploaded or been discarded.
     sizes = ancestry.group_sizes
     assert sizes.max(initial=0) <= (options.get("group_size") or max(1, 2 * run["clients"] // (5 * groups)))
+
+
+@given(worlds(("pipecycle+",)))
+@settings(max_examples=120, deadline=None)
+def test_pipecycle_plus_is_pipecycle_but_for_the_model(world: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
+    """The same sessions, transmissions and energy, and steps that are stable for the lag at their publication."""
+    name, options, run = world
+    plus = watched(name, options, run)
+    usual = watched("pipecycle", {key: value for key, value in options.items() if key != "kappa"}, run)
+    for column in ("client", "start", "end", "sent", "receiver", "spent"):
+        assert (getattr(plus.sessions, column) == getattr(usual.sessions, column)).all()
+    assert (plus.energy.spent == usual.energy.spent).all()
+    assert (plus.publications.slot == usual.publications.slot).all()
+
+    versions, published = plus.versions, [0, *plus.publications.version.tolist()]
+    for number, version in enumerate(published[1:]):
+        recipe = plus.ancestry.recipe(version)
+        server, model, reference = recipe.versions.tolist()
+        assert server == published[number]
+        assert plus.ancestry.recipe(model).versions.tolist() == [reference]
+        assert recipe.coefficients[0] == 1.0
+        step = recipe.coefficients[1]
+        assert step == -recipe.coefficients[2]
+        lag = number - published.index(reference)
+        assert lag <= options["groups"] - 1
+        assert 0 < step <= min(1.0, 0.87 * 2 * np.sin(np.pi / (4 * (options["groups"] - 1) + 2)) + 1e-11)
+    assert len(published) == 1 or versions.kind[published[1:]].tolist() == [Kind.MIXTURE] * (len(published) - 1)
 
 
 @given(worlds())

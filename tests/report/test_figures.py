@@ -57,3 +57,14 @@ def test_a_plan_alone(make) -> None:
     with look():
         for draw in drawn.values():
             save(draw(), "svg")
+
+
+def test_some_of_the_trials_make_no_bar(make) -> None:
+    """A bar is a mean over all trials; who got there in one of two has a mark, and a word beside it."""
+    paths = [make(f"a{t}", accuracy=(50.0, 90.0), world__trial=t) for t in range(2)]
+    paths += [make(f"b{t}", "fedavg", accuracy=(90.0 if t else 10.0, 20.0), world__trial=t) for t in range(2)]
+    with look():
+        (pane,) = figures(load(paths), 80.0)["energy_to_target"]().axes
+    assert len(pane.patches) == 1
+    assert [len(line.get_xdata()) for line in pane.lines] == [2, 1]
+    assert [text.get_text() for text in pane.texts] == [" 1 of 2 trials"]

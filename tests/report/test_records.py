@@ -4,10 +4,14 @@ import re
 import shutil
 from pathlib import Path
 
+import attrs
 import pytest
 
-from pipecycle import InputError
+from pipecycle import InputError, Schedule
+from pipecycle.config import Config
 from pipecycle.report import load
+from pipecycle.report.records import read
+from pipecycle.runs import RunFolder
 
 
 def test_trials_of_one_configuration_are_one_group(make, tmp_path: Path) -> None:
@@ -98,3 +102,31 @@ def test_other_files_and_the_same_run_twice_are_refused(make, tmp_path: Path) ->
         load([run, tmp_path / "copy"])
     with pytest.raises(InputError, match="no runs"):
         load([])
+
+
+def test_steps_are_told_apart(make) -> None:
+    groups = load([make("a", "fedseq"), make("b", "fedseq", step="lag-stable"), make("c", "fedseq", step=0.5)])
+    assert sorted(group.label for group in groups) == ["fedseq step=0.5", "fedseq step=1.0", "fedseq step=lag-stable"]
+
+
+def old_plus(make, name: str) -> Path:
+    """A run folder as the first pipecycle+ left it: it was pipecycle with other defaults."""
+    folder = make(name, "pipecycle", rotation="spread", relay_mix=0.5)
+    config = Config("pipecycle+").changed({"world.clients": 10, "world.slots": 400, "world.harvest": "bernoulli:0.5"})
+    (folder / "config.toml").write_text(config.text().replace("revision = 2\n", ""))
+    schedule = Schedule.load(folder / "schedule.npz")
+    attrs.evolve(schedule, meta={**schedule.meta, "policy": "pipecycle+"}).save(folder / "schedule.npz")
+    return folder
+
+
+def test_runs_of_the_former_pipecycle_plus_still_open_and_are_not_resumed(make) -> None:
+    folder = old_plus(make, "old")
+    groups = load([folder, make("new", "pipecycle+")])
+    assert [group.label for group in groups] == ["pipecycle+ revision=1", "pipecycle+ revision=2"]
+    assert groups[0].example.config == Config("pipecycle", {"rotation": "spread", "relay_mix": 0.5}).changed(
+        {"world.clients": 10, "world.slots": 400, "world.harvest": "bernoulli:0.5"}
+    )
+    config = read(folder.parent / "new").config
+    assert config is not None
+    with pytest.raises(InputError, match="holds a run of an earlier pipecycle\\+, which was another algorithm"):
+        RunFolder(folder, config)

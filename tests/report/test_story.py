@@ -51,3 +51,39 @@ def test_unfinished_runs_are_mentioned(make) -> None:
     assert story.notes(groups)[0] == (
         "pipecycle, trial 1: unfinished, evaluated up to slot 100. It is left out of means and tables."
     )
+
+
+def test_equal_differences_are_no_proof(make) -> None:
+    """Two trials that differ by the same amount give an interval of no width: that is chance, not certainty."""
+    paths = [make(f"a{t}", accuracy=(50, 90 + t), world__trial=t) for t in range(2)]
+    paths += [make(f"b{t}", "fedavg", accuracy=(50, 89.7 + t), world__trial=t) for t in range(2)]
+    paths += [make(f"c{t}", "mifa", accuracy=(50, (70, 73)[t]), world__trial=t) for t in range(2)]
+    assert tell(paths)[1] == "fedavg is next, 0.3 points behind in each of 2 trials: too much alike to tell them apart."
+    (row,) = (row for row in summary_rows(load(paths)) if row["policy"] == "fedavg")
+    assert (row["difference_low"], row["difference_high"], row["pairs"]) == (None, None, 2)
+
+
+def test_who_got_there_in_some_trials_is_not_ranked(make) -> None:
+    paths = [make(f"a{t}", accuracy=(50, 60, 90), world__trial=t) for t in range(3)]
+    paths += [make(f"b{t}", "fedavg", accuracy=(95 if t == 0 else 20, 30, 40), world__trial=t) for t in range(3)]
+    said = next(text for text in tell(paths, 85.0) if "least energy" in text)
+    assert said.startswith("pipecycle needed the least energy to reach 85 %")
+    assert said.endswith("; fedavg (1 of 3) got there in some trials only.")
+
+
+def test_what_is_worth_knowing_is_about_all_trials(make) -> None:
+    """Here trial 0 has nothing to note; with less energy, it would be noted for all that nothing was aggregated."""
+    (group,) = load([make(f"a{t}", world__trial=t, world__harvest="bernoulli:0.35") for t in range(2)])
+    assert [record.figures["chains"]["coverage_min"] for record in group.records] == [10, 9]
+    (note,) = story.notes([group])
+    assert note.startswith("pipecycle: in 1 of 2 trials a chain has met only 9 of the 10 clients that took part: ")
+    (group,) = load([make(f"b{t}", world__trial=t, world__harvest="bernoulli:0.04") for t in range(4)])
+    assert [record.figures["aggregations"] for record in group.records] == [0, 2, 0, 1]
+    narrow, idle = story.notes([group])
+    assert narrow.startswith("pipecycle: in 1 of 4 trials a chain has met only 2 of the 3 clients")
+    assert idle.startswith("pipecycle: in 2 of 4 trials nothing was aggregated: ")
+    (group,) = load([make(f"c{t}", world__trial=t, world__harvest="bernoulli:0.1") for t in range(3)])
+    (note,) = story.notes([group])
+    assert note.startswith(
+        "pipecycle: in all 3 trials a chain has met only 4 of the 10 clients that took part (at worst)"
+    )

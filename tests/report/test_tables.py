@@ -10,7 +10,16 @@ import pytest
 
 from pipecycle.report import load
 from pipecycle.report.markup import latex, markdown
-from pipecycle.report.tables import Difference, default_target, paired, summary_rows, tables
+from pipecycle.report.tables import (
+    Difference,
+    _share,
+    default_target,
+    paired,
+    standard_error,
+    summary_rows,
+    tables,
+    to_target,
+)
 
 
 def test_the_paired_interval_of_three_trials_by_hand() -> None:
@@ -30,6 +39,16 @@ def test_the_paired_interval_of_three_trials_by_hand() -> None:
 def test_one_pair_has_no_interval_and_none_no_difference() -> None:
     assert paired({3: 50.0}, {3: 48.5}) == Difference(1.5, None, None, 1)
     assert paired({3: 50.0}, {4: 48.5}) is None
+
+
+def test_equal_differences_have_no_interval() -> None:
+    """90.3 - 90.0 and 88.0 - 87.7 are not equal as floats; neither is a spread."""
+    found = paired({0: 90.3, 1: 88.0}, {0: 90.0, 1: 87.7})
+    assert found is not None
+    assert (found.low, found.high, found.pairs) == (None, None, 2)
+    assert standard_error([0.3, 0.3, 0.3]) is None
+    assert standard_error([1.0]) is None
+    assert standard_error([1.0, 3.0]) == pytest.approx(1.0)  # deviation sqrt(2), over sqrt(2)
 
 
 def test_accuracy_and_the_difference_to_the_best(make) -> None:
@@ -68,6 +87,31 @@ def test_energy_and_slots_to_a_target(make) -> None:
     assert never["energy_to_target"] is None
     assert never["reached"] == 0
     assert "0 of 3" in markdown(tables([group], 99.0))
+    assert to_target(row) == f"{row['energy_to_target']:,.0f} (2 of 3)"
+    assert to_target(row, "slots_to_target") == "250 (2 of 3)"
+    assert to_target(never) == "-"
+
+
+def test_nobody_is_ranked_by_some_of_the_trials(make) -> None:
+    """fedavg is quick in the only trial that gets there; it stands below who always does."""
+    paths = [make(f"a{t}", "fedavg", (90 if t == 0 else 10, 20, 30), world__trial=t) for t in range(3)]
+    paths += [make(f"b{t}", "pipecycle", (50, 60, 85), world__trial=t) for t in range(3)]
+    groups = load(paths)
+    (table,) = (table for table in tables(groups, 80.0) if table.title.startswith("To reach"))
+    assert [cells[:2] for cells in table.cells] == [("pipecycle", "3 of 3"), ("fedavg", "1 of 3")]
+    assert table.cells[1][3] == "100 (1 of 3)"
+    rows = {row["policy"]: row for row in summary_rows(groups, 80.0)}
+    assert rows["fedavg"]["energy_to_target"] < rows["pipecycle"]["energy_to_target"]
+
+
+def test_small_shares_are_not_nothing(make) -> None:
+    """A session wasted in one of three trials is 0.333 of them, not `0 (1 %)`."""
+    text = _share("wasted", "sessions")
+    assert text({"wasted": 1 / 3, "sessions": 36.0}) == "0.333 (1 %)"
+    assert text({"wasted": 1 / 3, "sessions": 500.0}) == "0.333 (<1 %)"
+    assert text({"wasted": 0.0, "sessions": 500.0}) == "0 (0 %)"
+    assert text({"wasted": 1234.4, "sessions": 2000.0}) == "1,234 (62 %)"
+    assert text({"wasted": 0.0, "sessions": 0.0}) == "0"
 
 
 def test_the_value_at_the_budget_is_the_marked_row(make) -> None:

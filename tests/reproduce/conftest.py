@@ -32,7 +32,7 @@ def run(
     given |= {"data.name": "cifar10", "train.model": "cnn64"} | ({} if groups is None else {"policy.groups": groups})
     if where == "non-iid":
         given |= {"data.alpha": 0.1, "world.slots": 30_000}
-        given |= {"policy.queue_threshold": 2} if policy.startswith("pipecycle") else {}
+        given |= {"policy.queue_threshold": 2} if policy == "pipecycle" else {}
     given |= {key.replace("__", "."): value for key, value in options.items()}
     config = Config(policy).changed(given)
     values = [float(accuracy)] * 3 if isinstance(accuracy, int | float) else list(accuracy)

@@ -15,7 +15,9 @@ import pandas
 import pytest
 
 from pipecycle import InputError
+from pipecycle.config import read_config
 from pipecycle.reproduce import grid, results
+from pipecycle.reproduce.regimes import REGIME
 
 SMALL = """
 [base.world]
@@ -144,18 +146,46 @@ def test_runs_that_fail_alike_are_told_in_one_line(home: Path) -> None:
 
 def test_the_papers_grid() -> None:
     whole = grid.read(grid.experiment(grid.PAPER), "2").runs
-    assert len(whole) == 2 * 144
+    assert len(whole) == 2 * 160
     cells = [config for config in whole.values() if config.world.trial == 0]
     assert {config.world.slots for config in cells if config.data.alpha is None} == {15_000}
     assert {config.world.slots for config in cells if config.data.alpha == 0.1} == {30_000}
     thresholds = {(config.policy, config.data.alpha, config.settings.get("queue_threshold")) for config in cells}
-    assert {one for one in thresholds if one[2]} == {("pipecycle", 0.1, 2), ("pipecycle+", 0.1, 2)}
-    assert sum(config.look.clients_every == 750 for config in cells) == 8 * (3 + 5)
-    assert sum(map(grid.expected_steps, cells)) == pytest.approx(58e6, rel=0.01)
+    assert {one for one in thresholds if one[2]} == {("pipecycle", 0.1, 2)}
+    assert sum(config.look.clients_every in (750, 1500) for config in cells) == 8 * (3 + 5)
+    assert sum(map(grid.expected_steps, cells)) == pytest.approx(64.8e6, rel=0.01)
+    schemes = {(grid.scheme(config), config.settings.get("groups")) for config in cells}
+    assert len(schemes) == 20
+    assert {("fedseq lag-stable", 5), ("fedseq lag-stable", 10), ("pipecycle+", 10)} < schemes
+    assert ("fedseq lag-stable", 2) not in schemes
     pieces = [grid.piece(whole, f"{index}/4") for index in (1, 2, 3, 4)]
     assert sorted(name for piece in pieces for name in piece) == sorted(whole)
     lengths = [sum(map(grid.expected_steps, piece.values())) for piece in pieces]
     assert max(lengths) < 1.02 * min(lengths)
+
+
+def test_one_regime_for_all_files_but_the_one_that_looks_for_it() -> None:
+    chosen = read_config(grid.experiment("regime.toml"))
+    for name in (grid.PAPER, grid.SENSITIVITY, "precision.toml"):
+        for config in grid.read(grid.experiment(name), None).runs.values():
+            regime = (config.train.model, config.data.scale, config.train.augment)
+            assert regime == (chosen.train.model, chosen.data.scale, chosen.train.augment)
+
+
+def test_readings_of_the_regime_differ_in_it_alone() -> None:
+    sweep = grid.read(grid.experiment(grid.REGIMES), None)
+    columns = {}
+    for name, runs in sweep.parts.items():
+        (reading,) = {tuple(grid.columns(sweep.runs[run])[key] for key in REGIME) for run in runs}
+        columns[reading] = {grid.place(sweep.runs[run]) for run in runs}
+        assert "/".join(str(word or "none") for word in reading) == name
+    assert len(columns) == len(sweep.parts)
+    (cells,) = set(map(frozenset, columns.values()))
+    assert len(cells) == 3 * (3 + 2 + 1 + 1)
+    assert {where for where, *_ in cells} == {"iid"}
+    one = grid.read(grid.experiment(grid.REGIMES), None, ["part=wide/unit/crop:4+flip", "delta=0.5"])
+    assert {(config.train.model, config.world.harvest) for config in one.runs.values()} == {("wide", "bernoulli:0.5")}
+    assert list(one.parts) == ["wide/unit/crop:4+flip"]
 
 
 def test_the_sensitivity_cells_rest_on_the_grid() -> None:
@@ -181,6 +211,7 @@ def test_the_sensitivity_cells_rest_on_the_grid() -> None:
         (("--only", "colour=red"), "colour: unknown"),
         (("--only", "delta"), "needs a condition"),
         (("--only", "delta=0.4"), "no run of small.toml is like that"),
+        (("--only", "part=wide"), "--only part=wide: small.toml: the file has no parts"),
         (("--piece", "3/2"), "--piece 3/2: needs two numbers"),
         (("--merge", "nothing.parquet"), "nothing.parquet: cannot be read (no such file or directory)"),
         (("--merge", "small.toml"), "small.toml: cannot be read (it is not a Parquet file)"),

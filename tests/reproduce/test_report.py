@@ -27,7 +27,7 @@ alpha = 0.1
 set = { slots = 450 }
 [[when]]
 alpha = 0.1
-policy = ["pipecycle", "pipecycle+"]
+policy = "pipecycle"
 set = { queue_threshold = 2 }
 [[when]]
 groups = 2

@@ -115,7 +115,7 @@ def test_every_run_of_both_files_is_recognised_in_its_columns() -> None:
 
 def test_nothing_at_all() -> None:
     found = study(Results(pandas.DataFrame(), []))
-    assert (found.filled, found.trials, len(found.grid)) == (0, (0, 0), 144)
+    assert (found.filled, found.trials, len(found.grid)) == (0, (0, 0), 160)
 
 
 def test_a_run_that_diverged_guesses_to_the_end(make, gather) -> None:

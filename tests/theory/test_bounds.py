@@ -200,35 +200,6 @@ def test_the_lemmas_by_hand() -> None:
     assert theory.lemma_2(attrs.evolve(system, G=1), constants, 3.0) == 0.0
 
 
-def test_stable_curvature_is_where_the_recursion_turns() -> None:
-    for B in (4, 5):
-        for lag in (1, 2, 3):
-            edge = theory.stable_curvature(lag, B, 0.1)
-            for factor, grows in ((0.99, False), (1.5, True)):
-                if lag == 1 and B == 4 and grows:
-                    continue  # there the session itself diverges, and m is below 1 all the way
-                m = theory.contraction(factor * edge, B, 0.1)
-                past = [1.0] * (lag + 1)
-                for _ in range(20_000):
-                    past = [*past[1:], past[-1] - m * past[0]]
-                    if abs(past[-1]) > 1e6:
-                        break
-                assert (max(map(abs, past)) > 2.0) == grows
-
-
-def test_stability_limits() -> None:
-    limits = [theory.stability_limit(lag) for lag in (0, 1, 2, 3, 4, 6, 9)]
-    assert [round(limit, 3) for limit in limits] == [2.0, 1.0, 0.618, 0.445, 0.347, 0.241, 0.165]
-    assert [round(theory.stable_curvature(lag), 2) for lag in (2, 4, 9)] == [0.94, 0.42, 0.18]
-    # The recursion e_{k+1} = e_k - m e_{k-d} itself, on either side of the limit.
-    for lag in (1, 2, 4):
-        for factor, grows in ((0.98, False), (1.02, True)):
-            past = [1.0] * (lag + 1)
-            for _ in range(4000):
-                past = [*past[1:], past[-1] - factor * theory.stability_limit(lag) * past[0]]
-            assert (max(map(abs, past)) > 1.0) == grows
-
-
 def test_coverage_rule_against_planned_schedules() -> None:
     for groups in range(1, 41):
         rule = theory.chain_coverage(100, groups, 20)

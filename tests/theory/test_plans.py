@@ -32,7 +32,7 @@ def by_hand(schedule: Schedule) -> float:
     return total
 
 
-@pytest.mark.parametrize(("policy", "slots"), [("pipecycle", 600), ("pipecycle+", 70), ("cycp", 600), ("fedseq", 600)])
+@pytest.mark.parametrize(("policy", "slots"), [("pipecycle", 600), ("pipecycle+", 60), ("cycp", 600), ("fedseq", 600)])
 def test_rounds_are_the_weight_of_all_updates(policy: str, slots: int) -> None:
     schedule = plan(build(policy, {"groups": 3}), 0.6, clients=20, slots=slots, session=7)
     served = int(schedule.publications.version[-1])
@@ -42,21 +42,26 @@ def test_rounds_are_the_weight_of_all_updates(policy: str, slots: int) -> None:
 
 def test_rounds_of_chains_of_mixtures_and_of_a_shared_model() -> None:
     """G chains of PipeCycle have one chain's rounds; with mixtures of weight m = 1/2 a model moves by
-    m C / (1 - m + m C) of an update per session; a shared model takes everything in."""
+    m C / (1 - m + m C) of an update per session; a shared model takes everything in, or as much as its step."""
     single, relayed = at("pipecycle", 1), at("pipecycle", 10)
     assert single.rounds == relayed.rounds == single.depth - 1  # the last group's model is still at its hub
     for groups in (1, 2, 5, 10):
-        mixed = at("pipecycle+", groups)
+        mixed = at("pipecycle", groups, rotation="spread", relay_mix=0.5)
         assert mixed.rounds / single.rounds == pytest.approx(0.5 * groups / (0.5 + 0.5 * groups), rel=0.02)
     shared = at("fedseq", 5)
     assert shared.rounds == shared.aggregations
+    stepped = at("pipecycle+", 5)
+    assert stepped.step == pytest.approx(0.85 * 0.347296, abs=1e-6)
+    assert stepped.rounds == pytest.approx((stepped.aggregations - 1) * stepped.step)
 
 
 def test_staleness_is_lag_only_where_updates_meet_another_model() -> None:
-    for policy in ("pipecycle", "pipecycle+"):
-        one = at(policy, 5)
-        assert one.lag == pytest.approx(4.0, abs=0.05)
-        assert one.staleness == 0.0
+    chains = at("pipecycle", 5)
+    assert chains.lag == pytest.approx(4.0, abs=0.05)
+    assert (chains.staleness, chains.step, chains.stable_curvature) == (0.0, 1.0, 40.0)
+    stepped = at("pipecycle+", 5)
+    assert stepped.staleness == pytest.approx(4.0, abs=0.05)
+    assert stepped.stable_curvature == 40.0  # whatever the session itself bears
     for policy in ("cycp", "fedseq", "fedbacys"):
         one = at(policy, 5)
         assert one.staleness == one.lag == pytest.approx(4.0, abs=0.05)
@@ -92,8 +97,11 @@ def test_plans_choose_for_each_policy() -> None:
     assert (paper.groups, paper.source) == (1, "planned")
     assert "G = 10: a chain meets 20 of 100" in paper.reason
     assert "G = 2: 50 % of the sessions" in paper.reason
-    mixed = recommend([at("pipecycle+", one) for one in groups])
+    mixed = recommend([at("pipecycle", one, rotation="spread", relay_mix=0.5) for one in groups])
     assert mixed.groups == 10
+    stepped = recommend([at("pipecycle+", one) for one in groups])
+    assert stepped.groups == 2  # all are stable; two groups make the most rounds, 0.85 for each session
+    assert "rounds" in stepped.reason
     stale = [at("cycp", one) for one in groups]
     assert recommend(stale).groups == 2  # lag 1 is stable whatever the curvature, lag 4 is not
     assert recommend(stale, curvature=0.3).groups == 5

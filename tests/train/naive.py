@@ -7,6 +7,7 @@ plain PyTorch with a module of its own for every client; there are no versions, 
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from copy import deepcopy
@@ -98,6 +99,10 @@ class Training:
         """How far it got."""
         self.published: list[int] = []
         """The slots of the server's new models."""
+        self.serials: dict[int, int] = {id(self.x0): 0}
+        """The number of each of them, by its id."""
+        self.kept = [self.x0]
+        """All of them, so that no id is used twice."""
         self.distilled: set[int] = set()
         """Sessions that report logits."""
         self.taught_by: dict[int, int] = {}
@@ -193,6 +198,24 @@ class Training:
     def publish(self, slot: int, model: Model) -> None:
         self.x = model
         self.published.append(slot)
+        self.serials[id(model)] = len(self.published)
+        self.kept.append(model)
+
+    def add(self, slot: int, members: list[Client], update: Model, sizes: list[int]) -> None:
+        """The server adds a part of an update: section 14, where a policy has a step, else all of it."""
+        step, groups = self.orders.settings.get("step", 1.0), self.orders.settings["groups"]
+        if step == "lag-stable" or self.orders.policy == "pipecycle+":
+            kappa = self.orders.settings.get("kappa", 0.85)
+            lag = len(self.published) - min(self.serials[id(client.base)] for client in members)
+            self.seen["older than G - 1"] += lag > groups - 1
+            limit = 2 * math.sin(math.pi / (4 * max(lag, groups - 1) + 2))
+            sizes.append(len(members))
+            recent = sizes[-50:]
+            step = min(1, kappa * limit)
+            if len(set(recent)) > 1:
+                step = min(1, 0.87 * limit, step * len(members) * len(recent) / sum(recent))
+                self.seen["weighted"] += 1
+        self.publish(slot, plus(self.x, update, step))
 
     def mean(self, updates: Sequence[tuple[Client, Model]]) -> Model:
         """Weighted by samples (1.7)."""
@@ -243,7 +266,7 @@ class PipeCycle(Rule):
     """Section 2, with the relay mixture of section 14."""
 
     def setup(self) -> None:
-        self.queue: list[tuple[Client, Model]] = []  # H: hubs and their models
+        self.queue: list[tuple[Client, Model, list[Client]]] = []  # H: hubs, their models and groups
         self.active: list[tuple[list[Client], Model]] = []  # Q: members and reference
 
     def decide(self, slot: int) -> None:
@@ -260,7 +283,7 @@ class PipeCycle(Rule):
 
     def pop(self, slot: int) -> None:
         """The server adopts the oldest model, or mixes it in; then the new group's reference is the server's."""
-        hub, model = self.queue.pop(0)
+        hub, model, _ = self.queue.pop(0)
         assert self.run.sending(slot, Sent.TO_SERVER) == [hub]
         m = self.settings["relay_mix"]
         self.run.publish(
@@ -272,14 +295,28 @@ class PipeCycle(Rule):
         for group in [group for group in self.active if all(not client.left for client in group[0])]:
             members, reference = group
             (hub,) = [client for client in members if client not in senders]
-            self.queue.append((hub, plus(reference, self.run.mean([(client, client.delta) for client in members]))))
+            mean = self.run.mean([(client, client.delta) for client in members])
+            self.queue.append((hub, plus(reference, mean), members))
             self.active.remove(group)
             self.run.seen["waiting"] += len(self.queue) > 1
             limit = self.settings["queue_threshold"]
             while limit is not None and len(self.queue) > limit:
-                loser, _ = self.queue.pop(0)
+                loser, _, _ = self.queue.pop(0)
                 assert loser.session in self.run.orders.never_sent
                 self.run.seen["discard"] += 1
+
+
+class PipeCyclePlus(PipeCycle):
+    """Section 14.  Only the hub has not started another session when it uploads, so that it speaks for its group."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.sizes: list[int] = []
+
+    def pop(self, slot: int) -> None:
+        hub, model, members = self.queue.pop(0)
+        assert self.run.sending(slot, Sent.TO_SERVER) == [hub]
+        self.run.add(slot, [hub] * len(members), plus(model, hub.base, -1.0), self.sizes)
 
 
 class FedAvg(Rule):
@@ -305,12 +342,15 @@ class FedAvg(Rule):
 class CyCP(Rule):
     """Section 4: the new model is visible to sessions that start in the very slot."""
 
+    def setup(self) -> None:
+        self.sizes: list[int] = []
+
     def decide(self, slot: int) -> None:
         members = self.run.sending(slot, Sent.TO_HUB, Sent.TO_SERVER)
         if members:
             assert slot % self.R == self.R - 1
             self.run.seen["stale"] += any(client.base is not self.run.x for client in members)
-            self.run.publish(slot, plus(self.run.x, self.run.mean([(client, client.delta) for client in members])))
+            self.run.add(slot, members, self.run.mean([(client, client.delta) for client in members]), self.sizes)
         for session, client in self.run.starting(slot):
             self.run.start(session, client, slot, self.run.x)
 
@@ -331,7 +371,12 @@ class MIFA(Rule):
         for client in self.received:
             assert slot % self.S == self.S - 1
             self.run.seen["late report"] += slot - client.since > self.B
-            self.memory[client.number] = client.delta
+            # As the authors do it: what is remembered is the update over the learning rate it was made with.
+            self.memory[client.number] = {name: part / self.rate(client.since) for name, part in client.delta.items()}
+
+    def rate(self, slot: int) -> float:
+        recipe = self.run.problem.recipe
+        return float(recipe.sgd.lr * recipe.lr_decay ** (slot / 1000))
 
     def complete(self, slot: int, finished: list[Client]) -> None:
         if slot % self.S != self.S - 1:
@@ -340,8 +385,9 @@ class MIFA(Rule):
             if self.memory:
                 self.run.seen["absent remembered"] += len(self.memory) > len(self.received)
                 model = self.run.x
+                now = self.rate(slot - self.B)  # that of this epoch's sessions
                 for update in self.memory.values():
-                    model = plus(model, update, 1.0 / self.N)
+                    model = plus(model, update, now / self.N)
                 self.run.publish(slot, model)
         elif self.received:
             self.run.publish(
@@ -417,6 +463,7 @@ class FedSeqPaper(Rule):
 
     def setup(self) -> None:
         self.active: list[list[Client]] = []
+        self.sizes: list[int] = []
 
     def decide(self, slot: int) -> None:
         starting = self.run.starting(slot)
@@ -429,7 +476,7 @@ class FedSeqPaper(Rule):
         senders = self.run.sending(slot, Sent.TO_HUB, Sent.TO_SERVER)
         for group in [group for group in self.active if all(not client.left for client in group)]:
             assert all(client in senders for client in group)
-            self.run.publish(slot, plus(self.run.x, self.run.mean([(client, client.delta) for client in group])))
+            self.run.add(slot, group, self.run.mean([(client, client.delta) for client in group]), self.sizes)
             self.active.remove(group)
 
 
@@ -501,6 +548,7 @@ class FedBacys(Rule):
         self.gains = [gains / UNIT for gains, _ in rows(weather, self.N, orders.slots)]
         self.level = np.zeros(self.N)
         self.reference = [self.run.x0] * self.N
+        self.sizes: list[int] = []
         self.members: dict[int, list[int]] = {}  # by the slot of their report
 
     def decide(self, slot: int) -> None:
@@ -526,7 +574,7 @@ class FedBacys(Rule):
 
     def report(self, slot: int, participants: list[Client]) -> None:
         assert {client.number for client in participants} <= set(self.members[slot])
-        self.run.publish(slot, plus(self.run.x, self.run.mean([(client, client.delta) for client in participants])))
+        self.run.add(slot, participants, self.run.mean([(client, client.delta) for client in participants]), self.sizes)
         receivers = {client.number for client in participants}
         if self.settings["reference_refresh"] == "broadcast":
             receivers = set(range(self.N))
@@ -549,7 +597,7 @@ def fedseq(run: Training) -> Rule:
 
 RULES: dict[str, Any] = {
     "pipecycle": PipeCycle,
-    "pipecycle+": PipeCycle,
+    "pipecycle+": PipeCyclePlus,
     "fedavg": FedAvg,
     "cycp": CyCP,
     "mifa": MIFA,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from attrs import evolve
 
-from pipecycle import InputError, build, plan
-from pipecycle.data import Task
+from pipecycle import InputError, Schedule, build, plan
+from pipecycle.data import Split, Task
 from pipecycle.policies import REGISTRY, PipeCycle
 from pipecycle.train.analysis import evaluate, version_recipe
 from pipecycle.train.engine import Engine, alike, pick_device, train, train_many
@@ -330,3 +332,27 @@ def test_a_long_runs_bits_do_not_depend_on_the_company(precision: Any) -> None:
     assert losses(width=100) == alone, "in stacks of another width"
     assert losses("fedavg", "cycp") == alone, "beside others"
     assert losses("flda") == alone, "beside sessions that have teachers"
+
+
+def test_updates_of_unequal_sessions_need_samples(digits: Problem, tmp_path: Path) -> None:
+    """A plan that does not know them would let a client with 5 samples count as much as one with 60."""
+    sizes = (5, 60, 30)
+    parts = np.split(np.arange(95), np.cumsum(sizes)[:-1])
+    unequal = evolve(digits, split=Split.of(parts, digits.split.test))
+    bare = plan(build("fedavg"), 1.0, clients=3, slots=70)
+    bare.save(tmp_path / "bare.npz")
+    for schedule in (bare, Schedule.load(tmp_path / "bare.npz")):
+        with pytest.raises(
+            InputError, match=r"planned without samples.* use 100 to 300: .*problem\.samples\(session\)"
+        ):
+            train(schedule, unequal)
+    used = unequal.samples(20)
+    assert used.tolist() == [20 * 5, 20 * 15, 20 * 15]
+    known = plan(build("fedavg"), 1.0, clients=3, slots=70, samples=used)
+    assert known.versions.weight[:3].tolist() == pytest.approx([1 / 7, 3 / 7, 3 / 7])
+    assert train(known, unequal).ended == "finished"
+    alike = plan(build("fedavg"), 1.0, clients=3, slots=70, samples=np.ones(3, int))
+    assert train(alike, unequal).ended == "finished"  # somebody wants it so
+    shares = evolve(digits, split=Split.of(np.split(np.arange(90), 3), digits.split.test))
+    with pytest.raises(InputError, match="use 60 to 90"):  # sessions of unequal lengths
+        train(plan(build("fedavg"), 1.0, clients=3, slots=70, session=[4, 6, 5]), shares)

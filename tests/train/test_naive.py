@@ -24,6 +24,7 @@ from .naive import Training, vector
 
 CLIENTS, CLASSES, TRIAL = 10, 4, 2
 LENGTHS = (3, 5, 4, 3, 5, 2, 4, 3, 1, 5)
+UNLIKE = (12, 1, 12, 1, 1, 12, 1, 1, 12, 1)
 TOLERANCE = 1e-9
 WATCH = Watch(every=20, clients_every=60)
 PLAIN = Recipe(LocalSGD(0.3), batch=6)
@@ -56,7 +57,7 @@ class Case:
             CLIENTS,
             slots or self.slots,
             session=self.session,
-            samples=data()[1].sizes if self.weighted else None,
+            samples=data()[1].sizes if self.weighted else np.ones(CLIENTS, np.int64),
             trial=trial,
         )
 
@@ -75,10 +76,29 @@ CASES = {
     "pipecycle-mix": Case("pipecycle", {"groups": 3, "relay_mix": 0.3}, weighted=True),
     "pipecycle-mix-scarce": Case("pipecycle", {"groups": 2, "relay_mix": 0.3}, delta=0.1, reaches=("flush",)),
     "pipecycle+": Case("pipecycle+", {"groups": 3}),
+    "pipecycle+-scarce": Case(
+        "pipecycle+", {"groups": 2}, delta=0.2, slots=300, weighted=True, reaches=("weighted", "flush")
+    ),
+    "pipecycle+-lengths": Case(
+        "pipecycle+", {"groups": 4, "group_size": 1}, session=UNLIKE, reaches=("waiting", "older than G - 1")
+    ),
+    "pipecycle+-threshold": Case(
+        "pipecycle+",
+        {"groups": 3, "queue_threshold": 1},
+        delta=0.12,
+        slots=300,
+        reaches=("discard", "flush"),
+    ),
     "fedavg": Case("fedavg", {"epoch": 9}, weighted=True, reaches=("stale", "twice in an epoch")),
     "fedavg-lengths": Case("fedavg", {}, delta=1.0, session=LENGTHS, reaches=("twice in an epoch",)),
     "cycp": Case("cycp", {"groups": 3, "epoch": 12}, weighted=True, reaches=("stale",)),
     "cycp-cap": Case("cycp", {"groups": 4, "group_cap": 1}, session=LENGTHS, reaches=("stale",)),
+    "cycp-step": Case(
+        "cycp",
+        {"groups": 3, "epoch": 12, "step": "lag-stable"},
+        weighted=True,
+        reaches=("weighted", "older than G - 1"),
+    ),
     "mifa": Case("mifa", {"epoch": 8}, weighted=True, reaches=("absent remembered",)),
     "mifa-scarce": Case("mifa", {"epoch": 8}, delta=0.1, slots=300, reaches=("absent remembered", "late report")),
     "mifa-no-memory": Case(
@@ -105,6 +125,8 @@ CASES = {
     ),
     "fedseq": Case("fedseq", {"groups": 2}, weighted=True),
     "fedseq-lengths": Case("fedseq", {"groups": 2}, session=LENGTHS, weighted=True),
+    "fedseq-step": Case("fedseq", {"groups": 2, "step": "lag-stable"}, delta=0.2, slots=300, reaches=("weighted",)),
+    "fedseq-part": Case("fedseq", {"groups": 3, "step": 0.4}),
     "fedseq-chain": Case("fedseq", {"groups": 3, "mode": "chain"}, weighted=True),
     "fedseq-chain-scarce": Case(
         "fedseq",
@@ -122,6 +144,9 @@ CASES = {
         slots=300,
         session=LENGTHS,
         reaches=("group without members",),
+    ),
+    "fedbacys-step": Case(
+        "fedbacys", {"groups": 3, "epoch": 9, "step": "lag-stable"}, delta=0.3, reaches=("weighted", "older than G - 1")
     ),
     "fedbacys-next": Case(
         "fedbacys",

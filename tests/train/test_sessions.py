@@ -234,8 +234,9 @@ def interpreted() -> None:
     """The kernels, run by Triton's interpreter on the CPU, against the loop."""
     from pipecycle.models import convolutional
     from pipecycle.train.kernels_chain import layers
-    from pipecycle.train.kernels_conv import ConvStack, fits
+    from pipecycle.train.kernels_conv import ConvStack
     from pipecycle.train.kernels_look import ConvLogits
+    from pipecycle.train.kernels_plan import fits
 
     random = torch.Generator().manual_seed(1)
     for shape, sgd, gaps in [((3, 16, 18), LocalSGD(), True), ((1, 17, 16), OPTIONS["all"], False)]:

@@ -15,17 +15,12 @@ from rich.table import Table
 
 from pipecycle.commands.shared import ConfigFile, HarvestSpec, Json, Settings, configured
 from pipecycle.commands.sweeping import carry_out, save_results, tell_failed
-from pipecycle.compare import DEMO, POLICIES, comparison, references
+from pipecycle.compare import DEMO, POLICIES, captions, comparison, references
 from pipecycle.config import Config
+from pipecycle.data.augment import FORMS
 from pipecycle.files import write
 from pipecycle.registry import policy_class
 from pipecycle.summary import number
-
-LINES = {
-    "centralised": "one learner with all the data and energy in every slot",
-    "unlimited": "FedAvg with energy in every slot",
-    "isolated": "a client alone with its own data and energy, mean of five",
-}
 
 
 def compare(
@@ -34,13 +29,15 @@ def compare(
     ] = None,
     trials: Annotated[int, typer.Option(min=1, help="Trials; every scheduler meets the same ones.")] = 3,
     groups: Annotated[int, typer.Option(min=1, help="Groups, for schedulers that have them.")] = 5,
-    delta: Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.1]")] = None,
+    delta: Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.5]")] = None,
     harvest: HarvestSpec = None,
     data: Annotated[str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file.")] = None,
     model: Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory.")] = None,
+    scale: Annotated[str | None, typer.Option(help="Of bytes: standard, unit, half or centre.")] = None,
+    augment: Annotated[str | None, typer.Option(help=f"Random views of images: {FORMS}.")] = None,
     alpha: Annotated[str | None, typer.Option(help="Dirichlet concentration, or iid. \\[default: 0.1]")] = None,
     clients: Annotated[int | None, typer.Option(help="How many clients. \\[default: 40]")] = None,
-    slots: Annotated[int | None, typer.Option(help="Horizon in slots. \\[default: 3000]")] = None,
+    slots: Annotated[int | None, typer.Option(help="Horizon in slots. \\[default: 1000]")] = None,
     budget: Annotated[
         float | None, typer.Option(help="Units at which accuracy is compared. \\[default: 10000]")
     ] = None,
@@ -59,7 +56,7 @@ def compare(
     """Compare schedulers on the same data, weather and trials, and write a report.
 
     With no arguments: all of them on handwritten digits, forty clients that hold few classes each and charge in
-    one slot out of ten. Trials are paired, so the differences are too."""
+    every other slot. Trials are paired, so the differences are too."""
     given = {
         "delta": delta,
         "world.harvest": harvest,
@@ -69,6 +66,8 @@ def compare(
         "data.name": data,
         "data.alpha": "none" if alpha == "iid" else alpha,
         "train.model": model,
+        "data.scale": scale,
+        "train.augment": augment,
     }
     base = configured(DEMO, config, None, given, set_)
     names = policies or list(POLICIES)
@@ -83,24 +82,28 @@ def compare(
     if not save_results(folders, home):
         tell_failed(console, failed)
         raise typer.Exit(1)
-    lines = references(base, range(trials), home, device)
     from pipecycle.report.page import page
     from pipecycle.report.records import load
     from pipecycle.report.tables import summary_rows
 
     records = load([folder.path for folder in folders if folder.finished])
-    write(
-        home / "report.html",
-        page(records, target, references={name: float(np.mean(values)) for name, values in lines.items()}),
-    )
+    schedules = [record.schedule for group in records for record in group.records]
+    longest = {
+        trial: max(schedule.slots for schedule in schedules if schedule.trial == trial)
+        for trial in sorted({schedule.trial for schedule in schedules})
+    }
+    lines = references(base, longest, home, device)
+    about = captions(schedules[0].clients, longest)
+    means = {name: float(np.mean(values)) for name, values in lines.items()}
+    write(home / "report.html", page(records, target, references=means, captions=about))
     if as_json:
         rows = summary_rows(records, target)
-        print(json.dumps({"folder": str(home), "rows": rows, "references": lines, "failed": failed}))
+        print(json.dumps({"folder": str(home), "rows": rows, "references": lines, "about": about, "failed": failed}))
     else:
         console.print(_table(summary_rows(records, target), base))
         for name, values in lines.items():
             spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-            console.print(f"{np.mean(values):5.1f}{spread}  {name}: {LINES[name]}", highlight=False)
+            console.print(f"{means[name]:5.1f}{spread}  {name}: {about[name]}", highlight=False)
         console.print(f"Report: {home / 'report.html'}", highlight=False, soft_wrap=True)
         tell_failed(console, failed)
     if failed:
@@ -109,27 +112,28 @@ def compare(
 
 def _table(rows: list[dict[str, Any]], base: Config) -> Table:
     """Everything on one screen; the report says more."""
+    from pipecycle.report.tables import gap, spread, to_target
+
     goal = rows[0]["target"]
     where = "at the end" if base.world.budget is None else f"at {number(base.world.budget)} units"
     about = (
         f"Accuracy in percent {where}, mean and deviation over the trials; paired difference to the best with its 95 % "
-        "interval; units and slots to reach an accuracy; energy for training, to hubs and to the server; sessions "
-        "wasted; Jain's fairness."
+        "interval (none where all trials differ by the same); units and slots to reach an accuracy, (1 of 3) where "
+        "only so many trials did; energy for training, to hubs and to the server; sessions wasted; Jain's fairness."
     )
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=about, caption_justify="left")
     table.add_column("scheduler", no_wrap=True)
     for head in ("accuracy", "to the best", f"to {goal:g} %", "slots", "energy %", "waste", "fair"):
         table.add_column(head, justify="right", no_wrap=True)
     for row in sorted(rows, key=lambda row: -(row["accuracy"] or 0.0)):
-        spread = "" if row["accuracy_sd"] is None else f" ± {row['accuracy_sd']:.1f}"
-        gap = "best" if row["is_best"] else f"{row['difference']:+.1f}"
+        behind = gap(row)
         if row["difference_low"] is not None:
-            gap += f" ± {row['difference_high'] - row['difference']:.1f}"
+            behind += f" ± {row['difference_high'] - row['difference']:.1f}"
         table.add_row(
             row["label"],
-            f"{row['accuracy']:.1f}{spread}",
-            gap,
-            number(row["energy_to_target"] and round(row["energy_to_target"])),
+            spread(row),
+            behind,
+            to_target(row),
             number(row["slots_to_target"] and round(row["slots_to_target"])),
             "/".join(f"{100 * row[part] / row['spent']:.0f}" for part in ("training", "to_hub", "to_server")),
             number(round(row["wasted"], 1)),

@@ -33,9 +33,13 @@ def reproduce(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUES", help="Part of the grid: policy=, groups=, delta= or data=iid|non-iid."),
+        typer.Option(
+            metavar="KEY=VALUES", help="Some of the runs: policy=, groups=, delta=, data=iid|non-iid or part=."
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where runs and results go, and come from.")] = Path("runs/paper"),
+    out: Annotated[
+        Path | None, typer.Option(help="Where runs and results go, and come from. \\[default: runs/paper]")
+    ] = None,
     piece: Annotated[
         str | None, typer.Option(metavar="I/N", help="The I-th of N pieces of about the same length.")
     ] = None,
@@ -48,6 +52,9 @@ def reproduce(
     sensitivity: Annotated[
         bool, typer.Option("--sensitivity", help="Instead of the grid: what the paper leaves open, varied.")
     ] = False,
+    regimes: Annotated[
+        bool, typer.Option("--regimes", help="Instead of the grid: which reading of the training regime fits best.")
+    ] = False,
     file: Annotated[Path | None, typer.Option(help="Another sweep file instead of the paper's.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would be and how long.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
@@ -55,11 +62,11 @@ def reproduce(
     save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 300.0,
     as_json: Json = False,
 ) -> None:
-    """The paper's evaluation on CIFAR-10: two tables, three figures, 15 configurations and three of ours.
+    """The paper's evaluation on CIFAR-10: two tables, three figures, 15 configurations and five of ours.
 
-    One trial is 144 runs and about 58 million client-steps: minutes on a large GPU, days on a laptop. Runs that are
-    finished, here or in merged results, are skipped; an interrupted command goes on where it was. Pieces can be run on
-    different days and machines and merged: the outcome is the same.
+    One trial is 160 runs and about 65 million client-steps: minutes on a large GPU, days on a laptop. Runs that are
+    finished, here or in merged results, are skipped; an interrupted command resumes. Pieces can be run on different
+    days and machines and merged: the outcome is the same.
 
     Examples:
 
@@ -73,14 +80,14 @@ def reproduce(
 
       pipecycle reproduce --report --out experiments/results/paper"""
     console = Console(stderr=as_json)
+    out = out or Path("runs", "regimes" if regimes else "paper")
     if report:
-        from pipecycle.reproduce.report import write_report
-
-        made = write_report(out)
+        made = _report(out, console, regimes)
         if as_json:
             print(json.dumps({"files": [str(path) for path in made]}))
         else:
-            console.print(f"{made[0]} and {len(made) - 1} more files", highlight=False, soft_wrap=True)
+            more = f" and {len(made) - 1} more files" if len(made) > 1 else ""
+            console.print(f"{made[0]}{more}", highlight=False, soft_wrap=True)
         return
     path = out / "results.parquet"
     known = _whole(path, console) if path.exists() else results.empty()
@@ -89,7 +96,8 @@ def reproduce(
         known.save(path)
         _tell(console, as_json, known, path, {})
         return
-    sweep = grid.read(file or grid.experiment(grid.SENSITIVITY if sensitivity else grid.PAPER), trials, only or [])
+    name = grid.REGIMES if regimes else grid.SENSITIVITY if sensitivity else grid.PAPER
+    sweep = grid.read(file or grid.experiment(name), trials, only or [])
     runs = dict(sweep.runs) if piece is None else grid.piece(sweep.runs, piece)
     folders = [
         RunFolder(out / "runs" / name, config)
@@ -108,14 +116,16 @@ def reproduce(
                 highlight=False,
             )
         return
-    began, tally = time.monotonic(), Tally()
-    open_before = sum(not folder.finished for folder in folders)
+    began, tally, source = time.monotonic(), Tally(), results.source()
+    trained = [folder.path for folder in folders if not folder.finished]
+    parts = [part for part, names in sweep.parts.items() if any(name in runs for name in names)]
     try:
         failed = carry_out(folders, console, device=device, workers=workers, save_every=save_every, tally=tally)
     finally:  # also when it was stopped: what is finished is kept
         wall = time.monotonic() - began
-        pieces = [_provenance(tally, wall)] if tally.paces and open_before else []
-        known = results.merge([known, Results(results.gather(folders).frame, pieces)])
+        about = _provenance(tally, wall, parts, source) if tally.paces and trained else None
+        found = results.gather(folders, trained, source)
+        known = results.merge([known, Results(found.frame, [] if about is None else [about])])
         if known.runs or known.pieces:
             known.save(path)
     _tell(console, as_json, known, path, failed)
@@ -132,6 +142,16 @@ def _whole(path: Path, console: Console) -> Results:
     return known
 
 
+def _report(out: Path, console: Console, regimes: bool) -> list[Path]:
+    if regimes:
+        from pipecycle.reproduce.regimes import write_regimes
+
+        return write_regimes(out, console)
+    from pipecycle.reproduce.report import write_report
+
+    return write_report(out)
+
+
 def _announce(console: Console, runs: Mapping[str, Config], folders: list[RunFolder]) -> None:
     left = [folder for folder in folders if not folder.finished]
     steps = sum(grid.expected_steps(folder.config) for folder in left)
@@ -144,7 +164,8 @@ def _announce(console: Console, runs: Mapping[str, Config], folders: list[RunFol
 
 def _tell(console: Console, as_json: bool, known: Results, path: Path, failed: Mapping[str, str]) -> None:
     if as_json:
-        print(json.dumps({"runs": known.runs, "pieces": known.pieces, "failed": dict(failed), "results": str(path)}))
+        facts = {"runs": known.runs, "pieces": known.pieces, "sources": known.sources}
+        print(json.dumps(facts | {"failed": dict(failed), "results": str(path)}))
         return
     for one in known.pieces:
         rate = one["steps"] / max(one["seconds"], 1e-9)
@@ -153,12 +174,13 @@ def _tell(console: Console, as_json: bool, known: Results, path: Path, failed: M
             f"{one['device']}: {number(round(rate))} per second.",
             highlight=False,
         )
-    console.print(f"{path}: {number(known.runs)} runs.", highlight=False, soft_wrap=True)
+    made = f" {results.code(known.sources)}" if known.runs else ""
+    console.print(f"{path}: {number(known.runs)} runs.{made}", highlight=False, soft_wrap=True)
     tell_failed(console, failed)
 
 
-def _provenance(tally: Tally, wall: float) -> dict[str, Any]:
-    """Which command and machine trained, and how fast."""
+def _provenance(tally: Tally, wall: float, parts: list[str], source: str) -> dict[str, Any]:
+    """Which command, machine and code trained, and how fast."""
     return {
         "command": _command(sys.argv[1:]),
         "device": tally.paces[0].device,
@@ -166,7 +188,9 @@ def _provenance(tally: Tally, wall: float) -> dict[str, Any]:
         "steps": sum(pace.steps for pace in tally.paces),
         "seconds": round(max(pace.seconds for pace in tally.paces), 1),
         "wall_seconds": round(wall, 1),
+        "parts": parts,
         "pipecycle": __version__,
+        "source": source,
         "python": platform.python_version(),
         "torch": version("torch"),
         "numpy": version("numpy"),

@@ -30,6 +30,7 @@ from pipecycle.commands.shared import (
     stopped,
 )
 from pipecycle.config import Config
+from pipecycle.data.augment import FORMS
 from pipecycle.folders import clear
 from pipecycle.runs import RunFolder, train_folders
 from pipecycle.stopping import Interrupted
@@ -43,6 +44,8 @@ def run(
     policy: Annotated[str | None, typer.Argument(help="A scheduler, or your own as module:Class.")] = None,
     data: Annotated[str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file.")] = None,
     model: Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory.")] = None,
+    scale: Annotated[str | None, typer.Option(help="Of bytes: standard, unit, half or centre.")] = None,
+    augment: Annotated[str | None, typer.Option(help=f"Random views of images: {FORMS}.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration of the labels. \\[default: IID]")] = None,
     groups: Groups = None,
     delta: Delta = None,
@@ -76,6 +79,8 @@ def run(
         "data.name": data,
         "data.alpha": alpha,
         "train.model": model,
+        "data.scale": scale,
+        "train.augment": augment,
     }
     chosen = configured(Config(), config, policy, given, set_)
     conduct(chosen, out, device, save_every, fresh, as_json)

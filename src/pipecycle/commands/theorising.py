@@ -57,6 +57,10 @@ def theory(
     models: Annotated[int, typer.Option(min=2, help="Models to look at in each run.")] = 9,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER; for --measure.")] = "auto",
     figure: Annotated[Path | None, typer.Option(help="Draw it: a .png, .pdf or .svg file.")] = None,
+    steps: Annotated[
+        Path | None,
+        typer.Option(help="results.parquet of a sweep over step: draw accuracy over it (--figure), and nothing else."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """The paper's bound and its best G at your settings, whether they say anything, and what to choose instead.
@@ -64,6 +68,11 @@ def theory(
     The recommendation comes from plans of every G, and from runs where --measure names some. Examples:
     pipecycle theory --groups 1-10 --delta 0.3; pipecycle theory --measure runs/my-sweep --figure theory.png"""
     kind = _kind(figure)
+    if steps is not None:
+        if figure is None or kind is None:
+            raise InputError("--steps: needs --figure, the file to draw")
+        _draw_steps(steps, figure, kind)
+        return
     given = {
         "delta": delta,
         "world.harvest": harvest,
@@ -101,6 +110,16 @@ def theory(
         show(study, console)
     if figure is not None:
         console.print(f"Figure: {figure}", highlight=False, soft_wrap=True)
+
+
+def _draw_steps(results: Path, figure: Path, kind: str) -> None:
+    from pipecycle.report.figures import look, save
+    from pipecycle.theory.steps_figure import draw, read
+
+    found = read(results)
+    with look():
+        write(figure, save(draw(found), kind))
+    Console().print(f"Figure: {figure}", highlight=False, soft_wrap=True)
 
 
 def _plans(config: Config, groups: list[int], bar: Progress) -> tuple[Planned, ...]:

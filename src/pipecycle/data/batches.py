@@ -1,4 +1,5 @@
 """The batches of every session: a pure function of (trial, client, k), where k counts the client's sessions.
+How the images in them are seen, if they are augmented, is such a function too.
 
 A session shuffles its client's samples and takes consecutive blocks; where they are used up it shuffles anew
 and goes on, so a block may straddle two passes.  With `replacement` every place is drawn independently.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pipecycle.data.augment import Augment
 from pipecycle.data.split import Split
 from pipecycle.errors import InputError
 from pipecycle.streams import Ints, Words, streams
@@ -44,9 +46,7 @@ class Batches:
         """(sessions, steps, batch): session i is the ks[i]-th of clients[i].
 
         A client with fewer samples than `batch` fills the first columns, and -1 stands in the others."""
-        clients, ks = np.atleast_1d(np.asarray(clients, np.int64)), np.atleast_1d(np.asarray(ks, np.int64))
-        if clients.shape != ks.shape or clients.ndim != 1:
-            raise InputError(f"clients has shape {clients.shape} and ks {ks.shape}: needs one k for each client")
+        clients, ks = _pairs(clients, ks)
         if len(clients) and not 0 <= clients.min() <= clients.max() < len(self.split):
             wrong = clients.min() if clients.min() < 0 else clients.max()
             raise InputError(f"client {wrong}: the split has 0 to {len(self.split) - 1}")
@@ -66,11 +66,33 @@ class Batches:
         return out
 
 
-class _Words:
-    """Random access to a trial's words by client and session."""
+class Views:
+    """How each place of each batch is seen: `views(clients, ks)`, codes of `augment` as `Augment.codes` makes them.
 
-    def __init__(self, trial: int) -> None:
-        self.bits = streams(trial)("batches").bits()
+    One word for each place, at the same counters as the batches' words and in a stream of its own."""
+
+    def __init__(self, augment: Augment, trial: int, steps: int, batch: int) -> None:
+        _at_least(1, steps=steps, batch=batch)
+        self.augment, self.steps, self.batch = augment, steps, batch
+        self.words = _Words(trial, "augment")
+
+    def __call__(self, clients: ArrayLike, ks: ArrayLike) -> Ints:
+        """(sessions, steps, batch): session i is the ks[i]-th of clients[i].  Places without a sample count too."""
+        clients, ks = _pairs(clients, ks)
+        out = np.empty((len(clients), self.steps, self.batch), np.int64)
+        several = max(1, CHUNK // (self.steps * self.batch))
+        for first in range(0, len(clients), several):
+            some = slice(first, first + several)
+            words = self.words.take(clients[some], ks[some], self.steps * self.batch)
+            out[some] = self.augment.codes(words).reshape(-1, self.steps, self.batch)
+        return out
+
+
+class _Words:
+    """Random access to a trial's words for a purpose, by client and session."""
+
+    def __init__(self, trial: int, purpose: str = "batches") -> None:
+        self.bits = streams(trial)(purpose).bits()
         self.state = self.bits.state
         self.state["buffer_pos"] = 4
 
@@ -84,6 +106,13 @@ class _Words:
             self.bits.state = self.state
             row[:] = self.bits.random_raw(count)
         return out
+
+
+def _pairs(clients: ArrayLike, ks: ArrayLike) -> tuple[Ints, Ints]:
+    clients, ks = np.atleast_1d(np.asarray(clients, np.int64)), np.atleast_1d(np.asarray(ks, np.int64))
+    if clients.shape != ks.shape or clients.ndim != 1:
+        raise InputError(f"clients has shape {clients.shape} and ks {ks.shape}: needs one k for each client")
+    return clients, ks
 
 
 def _count(size: int, needed: int, replacement: bool) -> int:

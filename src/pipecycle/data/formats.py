@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipecycle.data.task import Bytes, Task
+from pipecycle.data.scale import Bytes
+from pipecycle.data.task import Task
 from pipecycle.errors import InputError
 from pipecycle.streams import Ints
 
@@ -66,7 +67,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise InputError(f"{path}: cannot be read as npz ({reason(error)})") from None
 
 
-def read_task(path: Path) -> Task:
+def read_task(path: Path, scale: str | None = None) -> Task:
     """A user's own set: an npz file with x_train, y_train, x_test and y_test."""
     arrays = read_arrays(path)
     missing = [key for key in KEYS if key not in arrays]
@@ -74,7 +75,7 @@ def read_task(path: Path) -> Task:
         raise InputError(f"{path}: has no {', '.join(missing)}; needs {', '.join(KEYS)}")
     x_train, y_train, x_test, y_test = (arrays[key] for key in KEYS)
     try:
-        return Task(x_train, y_train, x_test, y_test, name=path.stem)
+        return Task(x_train, y_train, x_test, y_test, name=path.stem, scale=scale)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 

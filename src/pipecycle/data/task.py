@@ -8,16 +8,14 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import ArrayLike, NDArray
 
+from pipecycle.data.scale import UNIT, Floats, Scale, measured, named_scale
 from pipecycle.errors import InputError
 from pipecycle.streams import Ints
 
-Floats = NDArray[np.float32]
-Bytes = NDArray[np.uint8]
 MOST_CLASSES = 1 << 16
 
 
-def _features(value: ArrayLike, name: str) -> Floats:
-    array = _array(value, name)
+def _features(array: NDArray[Any], name: str, scale: Scale) -> Floats:
     if array.dtype.kind not in "fiub":
         raise InputError(f"{name} has type {array.dtype}: needs numbers")
     if array.ndim not in (2, 4):
@@ -27,13 +25,26 @@ def _features(value: ArrayLike, name: str) -> Floats:
     if array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] == array.shape[2] > 3:
         raise InputError(f"{name} has shape {array.shape}: channels are last, needs (n, channels, height, width)")
     if array.dtype == np.uint8:
-        return standardise(array, (0.0,), (1.0,))
+        return scale(array)
     with np.errstate(over="ignore"):
         floats = np.ascontiguousarray(array, np.float32)
     if not np.isfinite(floats).all():
         row = int(np.argmax(~np.isfinite(floats.reshape(len(floats), -1)).all(axis=1)))
         raise InputError(f"{name}[{row}] holds a value that is not a finite 32-bit number")
     return floats
+
+
+def _scale(given: str | Scale | None, raw: dict[str, NDArray[Any]]) -> Scale | None:
+    """The map that was asked for; numbers other than bytes have no known range to map from."""
+    other = [part for part, array in raw.items() if array.dtype != np.uint8]
+    if not isinstance(given, str):
+        return given if given is not None or other else UNIT
+    named = named_scale(given, UNIT)
+    if other:
+        kind = raw[other[0]].dtype
+        raise InputError(f"scale = {given}: x_{other[0]} has type {kind} and no known range, needs bytes (uint8)")
+    sound = raw["train"].size and raw["train"].ndim in (2, 4)  # what is not is refused in a moment
+    return measured(raw["train"]) if given == "standard" and sound else named
 
 
 def _labels(value: ArrayLike, name: str) -> Ints:
@@ -58,24 +69,13 @@ def _array(value: ArrayLike, name: str) -> NDArray[Any]:
         raise InputError(f"{name} is ragged: needs an array") from None
 
 
-def standardise(raw: Bytes, mean: tuple[float, ...], deviation: tuple[float, ...], peak: float = 255.0) -> Floats:
-    """(raw / peak - mean) / deviation, by channel if there are several, through a table of the 256 values."""
-    levels = np.arange(256) / peak
-    out = np.empty(raw.shape, np.float32)
-    if len(mean) == 1:
-        np.take(((levels - mean[0]) / deviation[0]).astype(np.float32), raw, out=out)
-    else:
-        for channel, (centre, width) in enumerate(zip(mean, deviation, strict=True)):
-            out[:, channel] = ((levels - centre) / width).astype(np.float32)[raw[:, channel]]
-    return out
-
-
 @frozen(eq=False, repr=False)
 class Task:
     """Samples and labels to train on and to test on.
 
-    Samples become float32 of shape (n, features) or (n, channels, height, width); bytes (uint8) are divided by
-    255, other numbers are taken as they are.  Labels become int64; 0 classes means the largest one plus one.
+    Samples become float32 of shape (n, features) or (n, channels, height, width); bytes (uint8) are scaled, which
+    without a `scale` divides them by 255, other numbers are taken as they are.  Labels become int64; 0 classes means
+    the largest one plus one.
     """
 
     x_train: Floats
@@ -84,10 +84,15 @@ class Task:
     y_test: Ints
     classes: int = 0
     name: str = "arrays"
+    scale: str | Scale | None = None
+    """standard, unit, half or centre, for bytes only; a finished task has the map itself, if there is one."""
 
     def __attrs_post_init__(self) -> None:
-        for part in ("train", "test"):
-            object.__setattr__(self, f"x_{part}", _features(getattr(self, f"x_{part}"), f"x_{part}"))
+        raw = {part: _array(getattr(self, f"x_{part}"), f"x_{part}") for part in ("train", "test")}
+        scale = _scale(self.scale, raw)
+        object.__setattr__(self, "scale", scale)
+        for part, array in raw.items():
+            object.__setattr__(self, f"x_{part}", _features(array, f"x_{part}", scale or UNIT))
             object.__setattr__(self, f"y_{part}", _labels(getattr(self, f"y_{part}"), f"y_{part}"))
         if self.classes == 0:
             object.__setattr__(self, "classes", int(max(self.y_train.max(), self.y_test.max())) + 1)
@@ -98,6 +103,11 @@ class Task:
                 raise InputError(f"y_{part} holds {y.max()}: labels need to be below the {self.classes} classes")
         if self.x_train.shape[1:] != self.x_test.shape[1:]:
             raise InputError(f"x_test has samples of shape {self.x_test.shape[1:]}, x_train of {self.shape}")
+
+    @property
+    def black(self) -> tuple[float, ...]:
+        """What a raw 0 has become, once or for each channel; 0 where samples are no bytes."""
+        return self.scale.black if isinstance(self.scale, Scale) else (0.0,)
 
     @property
     def shape(self) -> tuple[int, ...]:

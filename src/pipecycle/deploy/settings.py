@@ -57,6 +57,10 @@ def _battery(instance: object, attribute: Any, value: Any) -> None:
     raise InputError(f"battery = {value}: needs emulated, gauge:FILE or machine")
 
 
+def _unset(value: str) -> str:
+    return "" if value == "none" else value
+
+
 class _Flat:
     """To and from a flat mapping with keys like `slot-seconds`."""
 
@@ -94,6 +98,8 @@ class RunSettings(_Flat):
     """A named set or an .npz file.  The server uses its test part; nodes without data of their own their share."""
     partition: str = field(default="iid", validator=_partition)
     """How the named data are shared out: iid or dirichlet:ALPHA."""
+    scale: str = field(default="", converter=_unset)
+    """How bytes become numbers: standard, unit, half or centre; empty for the data set's own."""
     samples: int = field(default=0, validator=at_least(0))
     """Samples per node in that share; 0 for min(300, all / clients)."""
     clients: int = field(default=4, validator=at_least(1, "client"))
@@ -110,6 +116,8 @@ class RunSettings(_Flat):
     """Slots that a report may take beyond the session itself: policies that work by the clock begin so much earlier."""
     batch: int = field(default=15, validator=at_least(1, "sample"))
     """Samples per step."""
+    augment: str = field(default="", converter=_unset)
+    """Random views of the images: flip, crop:N or crop:N+flip; empty trains on images as they are."""
     lr: float = field(default=0.05, validator=_positive)
     """Learning rate."""
     momentum: float = field(default=0.0, validator=_number)
@@ -191,7 +199,7 @@ class RunSettings(_Flat):
                 capacity=self.capacity,
                 initial=self.initial,
             ),
-            data=Data(name=self.data, alpha=self.alpha, samples=self.samples or None),
+            data=Data(name=self.data, alpha=self.alpha, samples=self.samples or None, scale=self.scale or None),
             train=Train(
                 model=self.model,
                 lr=self.lr,
@@ -200,6 +208,7 @@ class RunSettings(_Flat):
                 proximal=self.proximal,
                 batch=self.batch,
                 distillation=self.distillation,
+                augment=self.augment or None,
             ),
             look=Look(every=self.evaluate_every),
         )

@@ -29,13 +29,15 @@ from pipecycle.energy import UNIT, quanta
 from pipecycle.errors import InputError
 from pipecycle.lineage import Lineage
 from pipecycle.record import Totals, about
-from pipecycle.registry import build, parameters, policy_class
+from pipecycle.registry import build, parameters, policy_class, revision
 from pipecycle.schedule import Schedule, Status
 from pipecycle.streams import Ints
 
 UNSURE = 5
 """Sessions' lengths after which a client that is believed to be short of energy is asked."""
 NOT_DECISIVE = ("resume", "out", "slots", "roll-call", "deadline", "margin", "pin-nodes")
+LATER = ("scale", "augment")
+"""Settings that older checkpoints do not know; they count where they are set."""
 
 
 class Slots:
@@ -86,6 +88,9 @@ class Slots:
     def identity(self) -> str:
         """What must not change between a run and its resumption."""
         values = {key: value for key, value in self.settings.flat().items() if key not in NOT_DECISIVE}
+        values = {key: value for key, value in values.items() if value or key not in LATER}
+        if revision(type(self.policy)) > 1:
+            values["revision"] = revision(type(self.policy))
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     def _slot(self, slot: int) -> None:

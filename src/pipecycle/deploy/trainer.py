@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from attrs import evolve
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from pipecycle import models
-from pipecycle.data import Task
-from pipecycle.data.batches import session_indices
+from pipecycle.data import Scale, Task, Views, session_indices
+from pipecycle.data.augment import augmentation
 from pipecycle.data.formats import read_arrays as read_npz
+from pipecycle.data.scale import UNIT, named_scale
+from pipecycle.data.sets import USUAL
 from pipecycle.deploy.learning import joined
 from pipecycle.deploy.protocol import Arrays, Order, read_arrays, write_arrays
 from pipecycle.deploy.session import Late, settings_of
@@ -26,6 +29,7 @@ from pipecycle.streams import streams
 from pipecycle.train.loop import Loop
 from pipecycle.train.problems import Problem, Recipe, problem
 from pipecycle.train.sessions import LocalSGD, Teachers
+from pipecycle.train.views import Frame
 
 
 @lru_cache(4)
@@ -38,7 +42,8 @@ def learnt(run: RunSettings) -> Problem:
         alpha=run.alpha,
         samples=run.samples or None,
         trial=run.trial,
-        recipe=Recipe(sgd(run), run.batch, distillation=run.distillation),
+        recipe=Recipe(sgd(run), run.batch, distillation=run.distillation, augment=run.augment or None),
+        scale=run.scale or None,
     )
 
 
@@ -63,12 +68,13 @@ def blank(model: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     return models.build(model, shape, classes, streams(0)("model").words(2))
 
 
-def own_data(run: RunSettings, node: NodeSettings, classes: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The node's samples and labels: its own files, or its share of the run's data."""
+def own_data(run: RunSettings, node: NodeSettings, classes: int) -> Task:
+    """The node's samples and labels to train on: its own files, or its share of the run's data."""
     if not node.data:
         whole = learnt(run)
         mine = whole.split[node.partition_id]
-        return whole.task.x_train[mine], whole.task.y_train[mine]
+        x, y = whole.task.x_train[mine], whole.task.y_train[mine]
+        return evolve(whole.task, x_train=x, y_train=y, x_test=x[:1], y_test=y[:1])
     path = Path(node.data)
     if path.is_dir():
         try:
@@ -78,11 +84,20 @@ def own_data(run: RunSettings, node: NodeSettings, classes: int) -> tuple[np.nda
             raise InputError(f"{path}: needs x.npy and y.npy ({why})") from None
     else:
         found = read_npz(path)
-    x, y = found.get("x_train", found.get("x")), found.get("y_train", found.get("y"))
-    if x is None or y is None:
+    images, labels = found.get("x_train", found.get("x")), found.get("y_train", found.get("y"))
+    if images is None or labels is None:
         raise InputError(f"{path}: needs x_train and y_train, or x and y")
-    task = Task(x, y, x[:1], y[:1], classes=classes, name=path.stem)
-    return task.x_train, task.y_train
+    scale = _own_scale(run, images)
+    return Task(images, labels, images[:1], labels[:1], classes=classes, name=path.stem, scale=scale)
+
+
+def _own_scale(run: RunSettings, x: np.ndarray[Any, Any]) -> str | Scale | None:
+    """A node's own bytes are scaled as the run's data are, by numbers that all nodes have in common."""
+    if run.scale == "standard" and run.data not in USUAL:
+        raise InputError("scale = standard: nodes with data of their own need common numbers: unit, half or centre")
+    if not run.scale or x.dtype != np.uint8:
+        return run.scale or None  # which is refused for anything but bytes
+    return named_scale(run.scale, USUAL.get(run.data, UNIT))
 
 
 def train(message: Message, context: Context, defaults: RunSettings | None = None) -> Message:
@@ -93,16 +108,28 @@ def train(message: Message, context: Context, defaults: RunSettings | None = Non
         raise InputError("the message holds no order")
     run, node = settings_of(context, defaults), NodeSettings.of(context.node_config)
     classes = int(message.content["config"]["classes"])
-    x, y = own_data(run, node, classes)
-    module = blank(run.model, x.shape[1:], classes)
-    loop = Paced(module, torch.from_numpy(x), torch.from_numpy(y), classes, sgd(run))
+    mine = own_data(run, node, classes)
+    x, y = torch.from_numpy(mine.x_train), torch.from_numpy(mine.y_train)
+    augment = augmentation(run.augment or None)
+    if augment is not None:
+        augment.check(mine.shape)
+    module = blank(run.model, mine.shape, classes)
+    loop = Paced(module, x, y, classes, sgd(run), frame=Frame(augment.crop if augment else 0, mine.black))
     loop.pace, loop.until = node.pace, began + order.seconds
     start = message.content.get("kept", message.content.get("arrays"))
     reference = joined(read_arrays(start, form(module), "arrays"))
     places = session_indices(np.arange(len(y)), run.trial, order.client, order.k, order.steps, run.batch)
     teacher = _teacher(message, classes, run.distillation)
+    views = None
+    if augment is not None:
+        drawn = Views(augment, run.trial, order.steps, run.batch)(order.client, order.k)
+        views = torch.from_numpy(drawn[:, :, : places.shape[1]])
     done = loop.run(
-        reference[None], torch.from_numpy(places)[None], teachers=teacher, collect=order.payload == "logits"
+        reference[None],
+        torch.from_numpy(places)[None],
+        teachers=teacher,
+        collect=order.payload == "logits",
+        views=views,
     )
     # A session that reports logits keeps its weights on the node; the ledger sees to that.
     content = RecordDict({"metrics": MetricRecord({"num-examples": int(places.size)})})

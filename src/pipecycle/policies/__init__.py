@@ -9,7 +9,8 @@ from pipecycle.policies.fedseq import FedSeq
 from pipecycle.policies.flda import FLDA
 from pipecycle.policies.isolated import Isolated
 from pipecycle.policies.mifa import MIFA
-from pipecycle.policies.pipecycle import PipeCycle, PipeCyclePlus
+from pipecycle.policies.pipecycle import PipeCycle
+from pipecycle.policies.pipecycle_plus import PipeCyclePlus
 from pipecycle.world import Policy
 
 REGISTRY: dict[str, type[Policy]] = {

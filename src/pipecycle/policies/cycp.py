@@ -2,7 +2,8 @@
 
 Greedy sessions as in FedAvg, but a finished client keeps its update until it is picked for a group-round.  Ours:
 clients passed over at an earlier pick go first.  Updates are added to the current model however old their
-reference is; that is what breaks it for many groups, and it is not to be repaired.
+reference is; that is what breaks it for many groups.  `step` is our remedy and off by default; the lag that counts
+is the largest in the group.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from attrs import define, field
 
 from pipecycle.checks import at_least
 from pipecycle.policies.clock import epoch_length, round_length
+from pipecycle.policies.steps import rule, step_setting
 from pipecycle.streams import Ints
 from pipecycle.world import Grouping, World
 
@@ -24,6 +26,7 @@ class CyCP:
 
     name: ClassVar[str] = "cycp"
     grouping: ClassVar[Grouping] = "aggregation"
+    later: ClassVar[tuple[str, ...]] = ("step",)
 
     groups: int = field(default=2, validator=at_least(1, "group"))
     """Group-rounds per epoch (G)."""
@@ -31,12 +34,15 @@ class CyCP:
     """Slots per epoch (S); max(30, 1.5 sessions) if not given."""
     group_cap: int | None = field(default=None, validator=at_least(1, "member"))
     """Members per group, at most; floor(clients / groups) if not given."""
+    step: float | str = field(default=1.0, validator=step_setting)
+    """How much of a group's mean update is added: a part of it, or lag-stable; 1 is the paper's."""
 
     def setup(self, world: World) -> None:
         self.fleet, self.lineage, self.draw = world.fleet, world.lineage, world.draw
         self.period = round_length(epoch_length(self.epoch, world.session), self.groups)
         self.cap = self.group_cap or max(1, world.clients // self.groups)
         self.passed_over = np.zeros(world.clients, bool)
+        self.steps = rule(self.step, self.groups)
 
     def decide(self, slot: int) -> None:
         if slot % self.period == self.period - 1:
@@ -66,7 +72,8 @@ class CyCP:
         star = self.draw("star", slot).choice(members)
         updates = self.fleet.send(members[members != star], "hub")
         updates = np.sort(np.append(updates, self.fleet.send_one(star, "server")))
-        self.lineage.publish(self.lineage.mean(self.lineage.published, updates))
+        step = self.steps.of(self.lineage.lag(int(self.fleet.reference[members].min())), len(members))
+        self.lineage.publish(self.lineage.mean(self.lineage.published, updates, step=step))
 
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
         """Finished clients keep their updates until they are picked."""

@@ -4,6 +4,7 @@
 that uploads as soon as its group is done.  `mode = "chain"` is faithful to Chen et al.: clusters in which one
 model goes from client to client, and a server that averages what the last ones hold.  Ours in the chain: a model
 stays where it was trained until the next client can afford its session, so that nobody carries a model in vain.
+`step` is ours and off by default; a chain's models are averaged, so that there is no step to shorten.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import numpy as np
 from attrs import define, field
 
 from pipecycle.checks import at_least, one_of
+from pipecycle.errors import InputError
 from pipecycle.lineage import Kind
 from pipecycle.policies.rotation import Groups, Rotation, group_cap
+from pipecycle.policies.steps import rule, step_setting
 from pipecycle.streams import Ints
 from pipecycle.world import Grouping, World
 
@@ -26,6 +29,7 @@ class FedSeq:
 
     name: ClassVar[str] = "fedseq"
     grouping: ClassVar[Grouping] = "launch"
+    later: ClassVar[tuple[str, ...]] = ("step",)
 
     groups: int = field(default=2, validator=at_least(1, "group"))
     """Groups in training at once (paper mode) or clusters (chain mode)."""
@@ -33,11 +37,17 @@ class FedSeq:
     """The reading of the algorithm."""
     patience: int | None = field(default=None, validator=at_least(1, "slot"))
     """Chain mode: slots after which a client without energy is skipped; 10 sessions if not given."""
+    step: float | str = field(default=1.0, validator=step_setting)
+    """Paper mode: how much of a group's mean update is added: a part of it, or lag-stable; 1 is the paper's."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.mode == "chain" and self.step != 1.0:
+            raise InputError(f"step = {self.step}: needs mode = paper, chains of clients are averaged without a step")
 
     def setup(self, world: World) -> None:
         self.way: Shared | Chains
         if self.mode == "paper":
-            self.way = Shared(world, self.groups)
+            self.way = Shared(world, self.groups, self.step)
         else:
             self.way = Chains(world, self.groups, self.patience or 10 * world.session)
 
@@ -51,9 +61,9 @@ class FedSeq:
 class Shared:
     """Paper mode: PipeCycle's group formation without hubs; every group updates the server's model."""
 
-    def __init__(self, world: World, groups: int) -> None:
+    def __init__(self, world: World, groups: int, step: float | str) -> None:
         self.fleet, self.lineage, self.draw = world.fleet, world.lineage, world.draw
-        self.groups = groups
+        self.groups, self.steps = groups, rule(step, groups)
         self.need = self.fleet.to_train + self.fleet.to_report
         self.every = max(1, -(-world.session // groups))
         self.queue = Rotation(world, group_cap(world.clients, groups))
@@ -76,7 +86,8 @@ class Shared:
             head = self.draw("head", self.events).choice(group.members)
             self.fleet.send(group.members[group.members != head], "hub", last_step=True)
             self.fleet.send_one(head, "server", last_step=True)
-            self.lineage.publish(self.lineage.mean(self.lineage.published, group.sessions))
+            step = self.steps.of(self.lineage.lag(group.reference), len(group.sessions))
+            self.lineage.publish(self.lineage.mean(self.lineage.published, group.sessions, step=step))
 
 
 @define(eq=False)

@@ -2,7 +2,8 @@
 
 The server remembers the last update of every client and moves by the mean over all of them, heard from in this
 epoch or not.  Ours: memories start at zero rather than waiting for everybody, and are kept although the paper's
-sentence leaves them out (`use_memory = false` is that reading).
+sentence leaves them out (`use_memory = false` is that reading).  Where the learning rate decays, the trainer uses
+memories at the present rate, as MIFA's authors do.
 """
 
 from __future__ import annotations

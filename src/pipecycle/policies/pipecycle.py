@@ -2,7 +2,7 @@
 
 Ours where the paper is silent or contradicts itself: the formation interval is ceil(session / groups); a slot
 with nobody eligible does nothing at all; the group's model is its reference plus the mean update (the text's
-form, not Algorithm 1's); a discarded hub pays nothing.
+form, not Algorithm 1's); a discarded hub pays nothing.  `rotation` and `relay_mix` are ours too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import ClassVar
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from pipecycle.checks import at_least, one_of, share
 from pipecycle.lineage import Kind
@@ -19,11 +19,21 @@ from pipecycle.streams import Ints
 from pipecycle.world import Grouping, World
 
 
-@define(slots=False, eq=False)
-class PipeCycle:
-    """Groups of charged clients train in a pipeline; each hub relays its model to the next group."""
+@frozen
+class Hub:
+    """A client that keeps its group's model until it is asked for."""
 
-    name: ClassVar[str] = "pipecycle"
+    client: int
+    model: int
+    reference: int
+    size: int
+    """Updates in the model."""
+
+
+@define(slots=False, eq=False)
+class Pipeline:
+    """Groups that form at intervals, train side by side and leave their models with hubs, which upload in turn."""
+
     grouping: ClassVar[Grouping] = "launch"
 
     groups: int = field(default=2, validator=at_least(1, "concurrent group"))
@@ -34,20 +44,15 @@ class PipeCycle:
     """Slots between two formations, at least (R); ceil(session / groups) if not given."""
     queue_threshold: int | None = field(default=None, validator=at_least(1, "waiting model"))
     """Waiting hub models beyond which the oldest is discarded; the paper's non-IID cells use a threshold."""
-    rotation: str = field(default="longest-idle", validator=one_of("longest-idle", "spread"))
-    """Who joins when more clients are eligible than fit."""
-    relay_mix: float = field(default=1.0, validator=share)
-    """Weight of the relayed model in the server's new one; 1 is the paper's replacement."""
 
     def setup(self, world: World) -> None:
         self.fleet, self.lineage, self.draw = world.fleet, world.lineage, world.draw
         self.need = self.fleet.to_train + self.fleet.to_report
         self.every = self.interval or max(1, -(-world.session // self.groups))
-        size = self.group_size or group_cap(world.clients, self.groups)
-        self.queue = Rotation(world, size, spread=self.rotation == "spread")
+        self.queue = Rotation(world, self.group_size or group_cap(world.clients, self.groups))
         self.formed = -self.every
         self.active = Groups()
-        self.hubs: deque[tuple[int, int]] = deque()  # client, version
+        self.hubs: deque[Hub] = deque()
         self.events = 0
 
     def decide(self, slot: int) -> None:
@@ -61,13 +66,14 @@ class PipeCycle:
             self.relay()
 
     def relay(self) -> int:
-        """The oldest waiting hub uploads; the server adopts its model."""
-        hub, model = self.hubs.popleft()
-        self.fleet.send_one(hub, "server")
-        if self.relay_mix < 1.0:
-            blend = (1.0 - self.relay_mix, self.relay_mix)
-            model = self.lineage.combine((self.lineage.published, model), blend, kind=Kind.MIXTURE)
-        return self.lineage.publish(model)
+        """The hub that has waited longest uploads; the server publishes what it makes of it."""
+        hub = self.hubs.popleft()
+        self.fleet.send_one(hub.client, "server")
+        return self.lineage.publish(self.adopt(hub))
+
+    def adopt(self, hub: Hub) -> int:
+        """The server's new model."""
+        raise NotImplementedError
 
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
         for group in self.active.closed_by(done, lost):
@@ -79,18 +85,30 @@ class PipeCycle:
         hub = self.draw("hub", self.events).choice(group.members)
         self.fleet.send(group.members[group.members != hub], "hub", last_step=True)
         self.fleet.hold(hub)
-        self.hubs.append((hub, model))
+        self.hubs.append(Hub(hub, model, group.reference, len(group.sessions)))
         while self.queue_threshold is not None and len(self.hubs) > self.queue_threshold:
-            client, stale = self.hubs.popleft()
-            self.fleet.release(client)
-            self.lineage.discard(stale)
+            stale = self.hubs.popleft()
+            self.fleet.release(stale.client)
+            self.lineage.discard(stale.model)
 
 
 @define(slots=False, eq=False)
-class PipeCyclePlus(PipeCycle):
-    """PipeCycle whose chains mix: spread rotation and half-weight relays, at no extra energy."""
+class PipeCycle(Pipeline):
+    """Groups of charged clients train in a pipeline; each hub relays its model to the next group."""
 
-    name: ClassVar[str] = "pipecycle+"
+    name: ClassVar[str] = "pipecycle"
 
-    rotation: str = field(default="spread", validator=one_of("longest-idle", "spread"))
-    relay_mix: float = field(default=0.5, validator=share)
+    rotation: str = field(default="longest-idle", validator=one_of("longest-idle", "spread"))
+    """Who joins when more clients are eligible than fit."""
+    relay_mix: float = field(default=1.0, validator=share)
+    """Weight of the relayed model in the server's new one; 1 is the paper's replacement."""
+
+    def setup(self, world: World) -> None:
+        super().setup(world)
+        self.queue.spread = self.rotation == "spread"
+
+    def adopt(self, hub: Hub) -> int:
+        if self.relay_mix == 1.0:
+            return hub.model
+        blend = (1.0 - self.relay_mix, self.relay_mix)
+        return self.lineage.combine((self.lineage.published, hub.model), blend, kind=Kind.MIXTURE)

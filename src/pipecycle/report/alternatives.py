@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipecycle.report.records import Group
-from pipecycle.report.tables import Row
+from pipecycle.report.tables import Row, to_target
 from pipecycle.summary import number
 
 
@@ -26,8 +26,8 @@ def alternatives(groups: Sequence[Group], rows: Sequence[Row], data: dict[str, A
         lambda row: (
             "-"
             if row["reached"] is None
-            else f"{row['label']} {number(round(row['energy_to_target']))} units"
-            if row["energy_to_target"] is not None
+            else f"{row['label']} {to_target(row)} units"
+            if row["reached"]
             else f"{row['label']} did not reach it"
         ),
     )

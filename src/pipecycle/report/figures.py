@@ -19,7 +19,7 @@ from pipecycle.report.lanes import letter, pipeline
 from pipecycle.report.payload import coverage, lag, participation
 from pipecycle.report.records import Group
 from pipecycle.report.styles import CHAINS, Style, styles
-from pipecycle.report.tables import Row, default_target, summary_rows
+from pipecycle.report.tables import Row, always, default_target, summary_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -124,10 +124,11 @@ class _Figures:
     def to_target(self) -> Figure:
         figure, pane = self._bars()
         for place, (row, style) in enumerate(zip(self.rows, self.styles, strict=True)):
-            if row["energy_to_target"] is None:
-                pane.annotate(" not reached", (0, place), va="center", fontsize=7, color="#555555")
-                continue
-            pane.barh(place, row["energy_to_target"], height=0.62, color=style.ink)
+            if always(row):
+                pane.barh(place, row["energy_to_target"], height=0.62, color=style.ink)
+            else:  # no bar: a mean over some trials cannot be compared with one over all
+                count = f" {row['reached']} of {row['trials']} trials" if row["reached"] else " not reached"
+                pane.annotate(count, (0, place), va="center", fontsize=7, color="#555555")
             marks = row["energy_to_target_by_trial"]
             pane.plot(marks, [place] * len(marks), "o", ms=3, mfc="white", mec="black", mew=0.7, clip_on=False)
         pane.set_xlabel(f"energy to reach {self.rows[0]['target']:g} % (units)")

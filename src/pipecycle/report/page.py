@@ -28,10 +28,12 @@ def page(
     target: float | None = None,
     *,
     references: Mapping[str, float] | None = None,
+    captions: Mapping[str, str] | None = None,
     title: str | None = None,
     step: Step = lambda: None,
 ) -> str:
-    """The report as HTML.  `references` are accuracies to draw as lines (centralised training, say)."""
+    """The report as HTML.  `references` are accuracies to draw as lines (centralised training, say), and `captions`
+    say what they are."""
     try:
         from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
     except ImportError:
@@ -53,6 +55,7 @@ def page(
         "version": __version__,
         "trained": "" if trained else " hidden",
         "trials": _trials(groups),
+        "references": html.escape("".join(f" {name}: {text}." for name, text in (captions or {}).items())),
         "css": asset("page.css"),
         "js": asset("page.js"),
         # A closing tag inside a script would end it early.

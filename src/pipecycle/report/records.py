@@ -14,11 +14,12 @@ import numpy as np
 from attrs import frozen
 
 from pipecycle import folders
-from pipecycle.config import Config, Recorded, read_config
+from pipecycle.config import Config, read_recorded
 from pipecycle.errors import InputError
 from pipecycle.files import reason
 from pipecycle.lineage import Floats
 from pipecycle.policies import REGISTRY
+from pipecycle.registry import recorded
 from pipecycle.schedule import Schedule
 from pipecycle.summary import summarise
 
@@ -86,7 +87,7 @@ class Record:
     def facts(self) -> dict[str, Any]:
         """Everything that decides the outcome, by name, but for the trial."""
         meta = self.schedule.meta
-        facts = {"policy": meta["policy"], **{f"policy.{key}": value for key, value in meta["settings"].items()}}
+        facts = {"policy": meta["policy"], **{f"policy.{key}": value for key, value in recorded(meta).items()}}
         if self.config is None:
             length = np.unique(self.schedule.length)
             facts |= {
@@ -174,7 +175,7 @@ def read(path: Path) -> Record:
     schedule = Schedule.load(path / "schedule.npz")
     if not (path / "config.toml").exists():
         return Record(path, schedule, None, None, None)
-    config = read_config(path / "config.toml", Recorded)
+    config = read_recorded(path / "config.toml")
     result = folders.result(path)
     ended = None if result is None else str(result["ended"])
     return Record(path, schedule, config, _metrics(path / "metrics.csv"), ended)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipecycle.report.records import Group
-from pipecycle.report.tables import Row, accuracies, best_of, paired
+from pipecycle.report.tables import Row, accuracies, always, best_of, paired
 from pipecycle.summary import number, warnings
 
 
@@ -62,7 +62,7 @@ def notes(groups: Sequence[Group]) -> list[str]:
     if groups and all(len(group.trained) == 1 for group in groups if group.trained) and any(g.trained for g in groups):
         found.append("One trial each: no spread and no interval can be given, and small differences mean nothing.")
     for group in groups:
-        for text in warnings(group.example.figures):
+        for text in warnings(*(record.figures for record in group.planned)):
             found.append(f"{group.label}: {text[0].lower()}{text[1:]}")
     return found
 
@@ -95,12 +95,13 @@ def _winner(groups: Sequence[Group], scenario: str) -> list[str]:
     if gap is None:
         said.append(f"{second.label} is next, but they share no trial, so they cannot be compared in pairs.")
     elif gap.low is None or gap.high is None:
-        said.append(f"{second.label} is next, {gap.mean:.1f} points behind in one trial: too few to tell them apart.")
+        where = "in one trial: too few" if gap.pairs == 1 else f"in each of {gap.pairs} trials: too much alike"
+        said.append(f"{second.label} is next, {gap.mean:.1f} points behind {where} to tell them apart.")
     elif gap.low <= 0:
         undecided = [
             rival.label
             for rival in rivals
-            if (one := paired(found, accuracies(rival))) is not None and one.low is not None and one.low <= 0
+            if (one := paired(found, accuracies(rival))) is not None and (one.low is None or one.low <= 0)
         ]
         verb = "is" if len(undecided) == 1 else "are"
         said.append(
@@ -120,16 +121,21 @@ def _target(rows: Sequence[Row]) -> list[str]:
     if not asked or asked[0]["target"] is None:
         return []
     target = f"{asked[0]['target']:g} %"
-    always = sorted((row for row in asked if row["reached"] == row["trials"]), key=lambda row: row["energy_to_target"])
-    if not always:
+    ranked = sorted((row for row in asked if always(row)), key=lambda row: row["energy_to_target"])
+    if not ranked:
         return [f"No scheduler reached {target} in every trial."]
-    first = always[0]
+    first = ranked[0]
     said = (
         f"{first['label']} needed the least energy to reach {target}: {number(round(first['energy_to_target']))} units"
     )
-    if len(always) > 1:
-        last = always[-1]
+    if len(ranked) > 1:
+        last = ranked[-1]
         said += f" (the most was {number(round(last['energy_to_target']))}, {last['label']})"
+    some = [
+        f"{row['label']} ({row['reached']} of {row['trials']})" for row in asked if 0 < row["reached"] < row["trials"]
+    ]
+    if some:
+        said += f"; {listed(some)} got there in some trials only"
     never = [str(row["label"]) for row in asked if not row["reached"]]
     if never:
         said += f"; {listed(never)} never got there"

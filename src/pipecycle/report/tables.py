@@ -10,6 +10,7 @@ import numpy as np
 from attrs import frozen
 
 from pipecycle.errors import InputError
+from pipecycle.lineage import Floats
 from pipecycle.report.records import Group, Record
 from pipecycle.summary import number
 
@@ -18,7 +19,7 @@ Row = dict[str, Any]
 
 @frozen
 class Difference:
-    """The mean of paired differences; the 95 % interval by Student's t is None for a single pair."""
+    """The mean of paired differences; the 95 % interval by Student's t is None where `standard_error` is."""
 
     mean: float
     low: float | None
@@ -41,13 +42,23 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference
     if not trials:
         return None
     gaps = np.array([ours[trial] - theirs[trial] for trial in trials])
-    mean, pairs = float(gaps.mean()), len(gaps)
-    if pairs == 1:
-        return Difference(mean, None, None, 1)
+    mean, pairs, error = float(gaps.mean()), len(gaps), standard_error(gaps)
+    if error is None:
+        return Difference(mean, None, None, pairs)
     from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-    half = float(stdtrit(pairs - 1, 0.975)) * float(gaps.std(ddof=1)) / math.sqrt(pairs)
+    half = float(stdtrit(pairs - 1, 0.975)) * error
     return Difference(mean, mean - half, mean + half, pairs)
+
+
+def standard_error(gaps: Sequence[float] | Floats) -> float | None:
+    """Of the mean of some differences; None for fewer than two, or where all are the same.
+
+    Accuracies are counts out of a few hundred samples, so that two or three equal differences are a coincidence and
+    no proof of a spread of zero."""
+    if len(gaps) < 2 or np.ptp(gaps) < 1e-9:
+        return None
+    return float(np.std(gaps, ddof=1)) / math.sqrt(len(gaps))
 
 
 def accuracies(group: Group) -> dict[int, float]:
@@ -84,7 +95,7 @@ def summary_rows(groups: Sequence[Group], target: float | None = None) -> list[R
 
 def _row(group: Group, best: Group | None, target: float | None) -> Row:
     reached = accuracies(group)
-    gap = None if best is None or best is group else paired(reached, accuracies(best))
+    behind = None if best is None or best is group else paired(reached, accuracies(best))
     row: Row = {
         "label": group.label,
         "policy": group.policy,
@@ -99,10 +110,10 @@ def _row(group: Group, best: Group | None, target: float | None) -> Row:
         ),
         "is_best": best is group,
         "best": None if best is None else best.label,
-        "difference": None if gap is None else gap.mean,
-        "difference_low": None if gap is None else gap.low,
-        "difference_high": None if gap is None else gap.high,
-        "pairs": None if gap is None else gap.pairs,
+        "difference": None if behind is None else behind.mean,
+        "difference_low": None if behind is None else behind.low,
+        "difference_high": None if behind is None else behind.high,
+        "pairs": None if behind is None else behind.pairs,
     }
     return row | _to_target(group, target) | _schedule_figures(group.planned)
 
@@ -165,23 +176,40 @@ def _mean(values: Sequence[float]) -> float | None:
 Column = tuple[str, Callable[[Row], str]]
 
 
+def _rounded(value: float | None) -> str:
+    return number(value if value is None or abs(value) < 100 else round(value))
+
+
 def _n(key: str) -> Callable[[Row], str]:
-    def text(row: Row) -> str:
-        value = row[key]
-        return number(value if value is None or abs(value) < 100 else round(value))
-
-    return text
+    return lambda row: _rounded(row[key])
 
 
-def _spread(row: Row) -> str:
+def spread(row: Row) -> str:
+    """Accuracy and its deviation over the trials."""
     if row["accuracy"] is None:
         return "-"
     tail = "" if row["accuracy_sd"] is None else f" ± {row['accuracy_sd']:.1f}"
     return f"{row['accuracy']:.1f}{tail}"
 
 
-def _gap(row: Row) -> str:
+def gap(row: Row) -> str:
+    """The difference to the best."""
     return "best" if row["is_best"] else "-" if row["difference"] is None else f"{row['difference']:+.1f}"
+
+
+def counted(text: str, some: int, trials: int) -> str:
+    """`1,200 (1 of 3)` for the mean of some trials only."""
+    return text if some == trials else f"{text} ({some} of {trials})"
+
+
+def to_target(row: Row, key: str = "energy_to_target") -> str:
+    """Energy or slots up to the target, and in how many trials if not in all."""
+    return "-" if row[key] is None else counted(number(round(row[key])), row["reached"], row["trials"])
+
+
+def always(row: Row) -> bool:
+    """Whether every trial reached the target: only then schedulers can be ranked by what it took."""
+    return bool(row["reached"]) and row["reached"] == row["trials"]
 
 
 def _best(row: Row) -> str:
@@ -206,8 +234,9 @@ def _reached(row: Row) -> str:
 def _share(part: str, whole: str) -> Callable[[Row], str]:
     def text(row: Row) -> str:
         if row[part] is None or not row[whole]:
-            return _n(part)(row)
-        return f"{row[part]:,.0f} ({100 * row[part] / row[whole]:.0f} %)"
+            return _rounded(row[part])
+        percent = 100 * row[part] / row[whole]
+        return f"{_rounded(row[part])} ({'<1' if 0 < percent < 0.5 else f'{percent:.0f}'} %)"
 
     return text
 
@@ -226,23 +255,23 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[Table]:
                 "Accuracy at the energy budget" if has_budget else "Accuracy at the end of the runs",
                 rows,
                 name,
-                ("Accuracy (%), mean ± sd", _spread),
-                ("Difference to the best (points)", _gap),
+                ("Accuracy (%), mean ± sd", spread),
+                ("Difference to the best (points)", gap),
                 ("95 % interval (points)", _interval),
                 ("Best so far (%)", _best),
                 ("Trials", _trials),
             )
         )
     if target is not None and any(row["reached"] is not None for row in rows):
-        order = sorted(rows, key=lambda row: (-(row["reached"] or 0), row["energy_to_target"] or math.inf))
+        order = sorted(rows, key=lambda row: row["energy_to_target"] if always(row) else math.inf)
         out.append(
             _table(
                 f"To reach {target:g} % accuracy",
                 order,
                 name,
                 ("Trials that did", _reached),
-                ("Energy (units)", _n("energy_to_target")),
-                ("Slots", _n("slots_to_target")),
+                ("Energy (units)", to_target),
+                ("Slots", lambda row: to_target(row, "slots_to_target")),
             )
         )
     out.append(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from pipecycle.reproduce import paper
 from pipecycle.reproduce.claims_tables import AMPLE, NEAR_CHANCE, best
+from pipecycle.reproduce.energy import cheapest, choices
 from pipecycle.reproduce.paper import BASELINES, BUDGET, DELTAS, DISTRIBUTIONS, GROUPS, HARVESTING
-from pipecycle.reproduce.study import Cell, Study, Value, key_of_config
-from pipecycle.reproduce.tables import TARGETS, label
+from pipecycle.reproduce.study import Study, Value, key_of_config
+from pipecycle.reproduce.tables import TARGETS
 from pipecycle.reproduce.verdicts import Check, Finding, above, at_most, judge, untestable
 from pipecycle.theory import System, optimal_groups
 
@@ -19,50 +20,6 @@ SUBSTANTIAL = 0.8
 """A share of the rival's energy that we call substantially lower."""
 SHARE = " % of the rival's energy"
 NAMES = {"iid": "IID", "non-iid": "non-IID"}
-
-
-def choices(policies: Sequence[str]) -> Iterator[tuple[str, int | None]]:
-    for policy in policies:
-        yield from ((policy, groups) for groups in ((None,) if policy in paper.UNGROUPED else GROUPS))
-
-
-def energy(cell: Cell, target: float) -> Value | None:
-    """Energy to an accuracy, if at least half of the trials reach it.
-
-    Its error is what the error of the accuracy amounts to, or the spread over trials if that is more."""
-    reached, blurred = [], []
-    for run in cell:
-        row = run.reaches(target)
-        if row is None:
-            continue
-        at, before = float(run.energy[row]), float(run.energy[row - 1]) if row else 0.0
-        early, late = run.energy_to(target - run.noise), run.energy_to(target + run.noise)
-        around = [one for one in (early, late) if one is not None]
-        reached.append(at)
-        blurred.append(max(at - before, *(abs(one - at) for one in around)))
-    if not reached or 2 * len(reached) < len(cell):
-        return None
-    sd = float(np.std(reached, ddof=1)) if len(reached) > 1 else None
-    wide = max(float(np.mean(blurred)), sd or 0.0)
-    return Value(float(np.mean(reached)), sd, len(reached), 2 * wide / math.sqrt(len(reached)))
-
-
-Cheapest = tuple[str, Value]
-
-
-def cheapest(
-    found: Study, where: str, policies: Sequence[str], delta: float, target: float
-) -> tuple[bool, Cheapest | None]:
-    """Whether all of some schedulers were run, and which reaches a target with the least energy, each at its best G."""
-    reached: list[Cheapest] = []
-    complete = True
-    for policy, groups in choices(policies):
-        cell = found.cell(where, policy, groups, delta)
-        complete = complete and cell is not None
-        value = None if cell is None else energy(cell, target)
-        if value is not None:
-            reached.append((label(policy, groups).replace(",", ""), value))
-    return complete, min(reached, key=lambda one: one[1].mean, default=None)
 
 
 def _saves(

@@ -206,7 +206,7 @@ def _line(
     if found.sd is not None:
         low, high = np.maximum(found.mean - found.sd, 0.0), np.minimum(found.mean + found.sd, 100.0)
         pane.fill_between(found.x, low, high, color=style.ink, alpha=0.13, linewidth=0)
-    look = drawn(style) | {"markersize": 3.2, "linewidth": 1.4 if policy == "pipecycle" else 0.9}
+    look = drawn(style) | {"markersize": 3.2, "linewidth": 1.4 if policy.startswith("pipecycle") else 0.9}
     y = found.mean
     if (axis, metric) == ("slot", "accuracy"):
         pane.plot(found.x, y, color=style.ink, linewidth=0.4, alpha=0.25)

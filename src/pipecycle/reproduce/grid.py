@@ -13,8 +13,8 @@ from pipecycle.registry import nearest
 from pipecycle.specs import parse_harvest
 from pipecycle.sweep import Sweep, flat, read_sweep
 
-PAPER, SENSITIVITY = "paper.toml", "sensitivity.toml"
-WORDS = {"policy": "policy", "groups": "policy.groups", "delta": "delta", "data": "distribution"}
+PAPER, SENSITIVITY, REGIMES = "paper.toml", "sensitivity.toml", "regimes.toml"
+WORDS = {"policy": "policy", "groups": "policy.groups", "delta": "delta", "data": "distribution", "part": "part"}
 """What --only can ask for, and the column that answers."""
 
 
@@ -30,12 +30,17 @@ def experiment(name: str) -> Path:
 def read(path: Path, trials: str | None, only: Sequence[str] = ()) -> Sweep:
     """The runs of a file, for the trials and of the kind that were asked for."""
     sweep = read_sweep(path, None if trials is None else numbers(trials))
-    wanted = [_condition(text) for text in only]
-    runs = {name: config for name, config in sweep.runs.items() if all(_fits(config, one) for one in wanted)}
+    runs = dict(sweep.runs)
+    for key, values in map(_condition, only):
+        if key == "part":
+            members = {name for part in values for name in _part(sweep, part, path)}
+            runs = {name: config for name, config in runs.items() if name in members}
+        else:
+            runs = {name: config for name, config in runs.items() if str(columns(config).get(key)) in values}
     if not runs:
         raise InputError(f"--only {' '.join(only)}: no run of {path.name} is like that")
     parts = {part: [name for name in names if name in runs] for part, names in sweep.parts.items()}
-    return Sweep(runs, parts)
+    return Sweep(runs, {part: names for part, names in parts.items() if names})
 
 
 def numbers(text: str) -> list[int]:
@@ -81,6 +86,19 @@ def distribution(config: Config) -> str:
     return "iid" if config.data.alpha is None else "non-iid"
 
 
+def scheme(config: Config) -> str:
+    """What tables call a configuration, its groups aside: its policy, or a variant of it that has rows of its own."""
+    if config.settings.get("step") == "lag-stable":
+        return f"{config.policy} lag-stable"
+    mixed = config.settings.get("rotation") == "spread" and config.settings.get("relay_mix") == 0.5
+    return f"{config.policy} mixed" if mixed else config.policy
+
+
+def place(config: Config) -> tuple[str, str, int | None, float]:
+    """Distribution, scheme, groups and charging probability: where in the tables a configuration belongs."""
+    return distribution(config), scheme(config), config.settings.get("groups"), _rate(config)
+
+
 def columns(config: Config) -> dict[str, object]:
     """A configuration in columns, with the two that tables are made of: `delta` and `distribution`."""
     return flat(config) | {"delta": _rate(config), "distribution": distribution(config)}
@@ -95,6 +113,8 @@ def _condition(text: str) -> tuple[str, list[str]]:
     return WORDS[key], values.split(",")
 
 
-def _fits(config: Config, condition: tuple[str, list[str]]) -> bool:
-    key, values = condition
-    return str(columns(config).get(key)) in values
+def _part(sweep: Sweep, name: str, path: Path) -> Sequence[str]:
+    if name not in sweep.parts:
+        known = nearest(name, sweep.parts) if sweep.parts else "the file has no parts"
+        raise InputError(f"--only part={name}: {path.name}: {known}")
+    return sweep.parts[name]

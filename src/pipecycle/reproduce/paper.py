@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from attrs import frozen
 
 DELTAS = (0.1, 0.3, 0.5, 1.0)
@@ -23,9 +21,11 @@ NAMES = {
     "fedbacys": "FedBacys",
     "pipecycle": "PipeCycle",
     "pipecycle+": "PipeCycle+ (ours)",
+    "fedseq lag-stable": "FedSeq, lag-stable (ours)",
+    "pipecycle mixed": "PipeCycle, mixed (ours)",
     "isolated": "isolated clients",
 }
-"""Schedulers as the paper's tables call them, in their order; ours last."""
+"""Schemes as the paper's tables call them, in their order; ours last."""
 UNGROUPED = ("fedavg", "mifa", "flda")
 CYCLIC = ("cycp", "fedseq", "fedbacys")
 BASELINES = (*UNGROUPED, *CYCLIC)
@@ -92,9 +92,3 @@ def value(distribution: str, policy: str, groups: int | None, delta: float) -> f
         if (row.policy, row.groups) == (policy, groups) and delta in DELTAS:
             return row.values[DELTAS.index(delta)]
     return None
-
-
-def configurations() -> Iterator[tuple[str, int | None]]:
-    """The rows of a table: the paper's fifteen, and ours."""
-    yield from ((row.policy, row.groups) for row in TABLE_I)
-    yield from (("pipecycle+", groups) for groups in GROUPS)

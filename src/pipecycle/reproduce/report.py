@@ -22,7 +22,12 @@ from pipecycle.report.tables import Table
 from pipecycle.reproduce import prose
 from pipecycle.reproduce.claims import claims_table, examine
 from pipecycle.reproduce.drawing import figures
-from pipecycle.reproduce.results import load
+from pipecycle.reproduce.energy import ratios
+from pipecycle.reproduce.goals import contest_table, goals
+from pipecycle.reproduce.paper import DISTRIBUTIONS
+from pipecycle.reproduce.reasons import ABOUT, counted, reasons
+from pipecycle.reproduce.regimes import Reading, accuracies, readings, summary
+from pipecycle.reproduce.results import code, load
 from pipecycle.reproduce.study import study
 from pipecycle.reproduce.tables import tables
 
@@ -60,13 +65,19 @@ class Section:
 def write_report(out: Path) -> list[Path]:
     """Tables, figures, claims and pages beside `results.parquet` in a folder; the files that were written."""
     found = study(load(out / "results.parquet"))
-    examined = examine(found)
+    examined, regimes = examine(found), _regimes(out)
     every = {"claims": claims_table(found, examined), **tables(found), "how": prose.provenance(found)}
+    every |= {"goals": contest_table(found), "differences": reasons(found)}
+    every |= {f"energy_ratio_{where.replace('-', '')}": ratios(found, where) for where in DISTRIBUTIONS}
+    every |= {"regimes": summary(regimes), "regimes_cells": accuracies(regimes)} if regimes else {}
     pictures = _pictures(figures(found))
     head = _Head(
-        prose.lead(found), prose.outcome(found, examined), [_sentence(one) for one in prose.differences(found)]
+        prose.lead(found),
+        [goal.sentence for goal in goals(found)],
+        [*prose.outcome(found, examined), counted(found)],
+        [_sentence(one) for one in prose.differences(found)],
     )
-    sections = _sections(every)
+    sections = _sections(every, prose.regime(found, regimes), code(found.sources))
     files: dict[str, bytes | str] = {
         "report.html": _page(head, sections, every, pictures),
         "report.md": _markdown(head, sections, every, pictures),
@@ -91,9 +102,16 @@ def write_report(out: Path) -> list[Path]:
     return made
 
 
+def _regimes(out: Path) -> list[Reading]:
+    """What the experiment on regimes found, if its results stand in the folder `regimes` beside this one."""
+    path = out.resolve().parent / "regimes" / "results.parquet"
+    return readings(load(path)) if path.exists() else []
+
+
 @frozen
 class _Head:
     lead: str
+    goals: Sequence[str]
     outcome: Sequence[str]
     differences: Sequence[str]
 
@@ -102,20 +120,24 @@ def _sentence(text: str) -> str:
     return text[0].upper() + text[1:] + "."
 
 
-def _sections(every: Mapping[str, Table]) -> list[Section]:
+def _sections(every: Mapping[str, Table], regime: str, made: str) -> list[Section]:
     both = ("iid", "noniid")
     parts = tuple(name for name in every if name.startswith("sensitivity_"))
     stops = tuple(f"stopped_{kind}_{where}" for where in both for kind in ("literal", "late"))
     return [
-        Section("Claims", prose.ERRORS, (), ("claims",)),
         Section(
-            "Tables I and II",
-            "Accuracy of the global model at the last slot within the budget, or at the end where the budget is not "
-            "reached. PipeCycle+ is ours (rotation at random among the longest idle, half of the relayed model mixed "
-            "into the server's): the paper has no value for it.",
-            ("ours_and_paper",),
-            tuple(f"accuracy_{where}" for where in both),
+            "PipeCycle+ against the best of the paper's schemes",
+            "One G for all columns, the most accurate on trial 0; judged on the other trials, in each column against "
+            "the scheme of the paper (PipeCycle among them) that is best there on those very trials.",
+            (),
+            ("goals",),
         ),
+        Section(
+            "The training regime", regime, (), tuple(name for name in ("regimes", "regimes_cells") if name in every)
+        ),
+        Section("What still differs", ABOUT, (), ("differences",)),
+        Section("Claims", prose.ERRORS, (), ("claims",)),
+        Section("Tables I and II", prose.TABLES, ("ours_and_paper",), tuple(f"accuracy_{where}" for where in both)),
         Section(
             "The best checkpoint instead",
             "“Achieved within the budget” may also mean the best checkpoint until then. Taking a maximum of a noisy "
@@ -136,10 +158,11 @@ def _sections(every: Mapping[str, Table]) -> list[Section]:
             [
                 Section(
                     "Runs that fell apart",
-                    "With a constant step size and nothing to stop it, a run may learn, fit its clients' samples ever "
-                    "more closely and then, within a few checkpoints, diverge. At the budget it counts as a guess, "
-                    "and its cell has a large spread; the paper's early stopping, which we do not apply in the "
-                    "tables, ends such a run before.",
+                    "Plain SGD with a constant step on a network that has fitted its clients' samples sooner or later "
+                    "meets a rare outlier and diverges within a few checkpoints. It is not bfloat16: without "
+                    "augmentation such runs diverge in float32 too, rounding only decides when. At the budget such a "
+                    "run counts as a guess, and its cell has a large spread; the paper's early stopping, which we do "
+                    "not apply in the tables, ends it before.",
                     (),
                     ("fell_apart",),
                 )
@@ -154,9 +177,12 @@ def _sections(every: Mapping[str, Table]) -> list[Section]:
         ),
         Section(
             "Energy to reach an accuracy",
-            "Up to the first checkpoint at or above it, within the budget.",
+            "Up to the first checkpoint at or above it, within the budget; a run that never gets there counts with "
+            "what it spent. As a multiple of the energy of the best baseline at its best G: “never” where fewer than "
+            "half of the trials get there, “alone” where no baseline does. Then in thousand units, with how many "
+            "trials get there.",
             (),
-            tuple(f"energy_to_target_{where}" for where in both),
+            tuple(f"energy_{what}_{where}" for what in ("ratio", "to_target") for where in both),
         ),
         Section(
             "Why: chains, coverage and lag",
@@ -188,7 +214,7 @@ def _sections(every: Mapping[str, Table]) -> list[Section]:
             if "precision" in every
             else []
         ),
-        Section("How it was made", "", (), ("how",)),
+        Section("How it was made", made, (), ("how",)),
     ]
 
 
@@ -212,7 +238,8 @@ def _csv(table: Table) -> str:
 def _markdown(
     head: _Head, sections: Sequence[Section], every: Mapping[str, Table], pictures: Mapping[str, Picture]
 ) -> str:
-    parts = [f"# {TITLE}", head.lead, "\n".join(f"- {one}" for one in head.outcome)]
+    parts = [f"# {TITLE}", head.lead, "## Goals set before the runs", "\n".join(f"- {one}" for one in head.goals)]
+    parts += ["## What came out", "\n".join(f"- {one}" for one in head.outcome)]
     parts += ["## What differs from the paper's protocol", "\n".join(f"- {one}" for one in head.differences)]
     for section in sections:
         parts += [f"## {section.title}", section.text] if section.text else [f"## {section.title}"]
@@ -243,6 +270,7 @@ def _page(head: _Head, sections: Sequence[Section], every: Mapping[str, Table], 
     facts = {
         "title": html.escape(TITLE),
         "lead": html.escape(head.lead),
+        "goals": "".join(f"<li>{html.escape(one)}</li>" for one in head.goals),
         "outcome": "".join(f"<li>{html.escape(one)}</li>" for one in head.outcome),
         "differences": "".join(f"<li>{html.escape(one)}</li>" for one in head.differences),
         "links": "".join(links),

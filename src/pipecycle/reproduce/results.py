@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+import pipecycle
 from pipecycle.errors import InputError
 from pipecycle.files import reason, write
 from pipecycle.runs import RunFolder
@@ -27,7 +29,7 @@ class Results:
 
     frame: pandas.DataFrame
     pieces: list[dict[str, Any]]
-    """One entry per command that trained: runs, steps, seconds, device, versions."""
+    """One entry per command that trained: runs, steps, seconds, device, versions, source."""
 
     @property
     def identities(self) -> set[str]:
@@ -36,6 +38,16 @@ class Results:
     @property
     def runs(self) -> int:
         return len(self.identities)
+
+    @property
+    def sources(self) -> dict[str, int]:
+        """Runs by the source of the code that trained them; those of which it was not recorded under no name."""
+        if not len(self.frame):
+            return {}
+        first = self.frame.drop_duplicates("identity")
+        names = first["source"] if "source" in first else first["identity"].map(lambda _: None)
+        counts = names.fillna("").value_counts()
+        return {str(name): int(count) for name, count in sorted(counts.items())}
 
     def whole(self) -> tuple[Results, list[str]]:
         """Without the runs that lack rows (older versions could write such), and the names of those."""
@@ -56,6 +68,25 @@ class Results:
         parquet.write_table(table, data, compression="zstd")
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, data.getvalue())
+
+
+def source() -> str:
+    """Twelve letters that tell whether two results were made by the same code: a digest of the package's files."""
+    home = Path(pipecycle.__file__).parent
+    whole = hashlib.sha256()
+    for path in sorted(home.rglob("*.py"), key=lambda path: path.relative_to(home).as_posix()):
+        whole.update(path.relative_to(home).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return whole.hexdigest()[:12]
+
+
+def code(sources: Mapping[str, int]) -> str:
+    """By which code some results were made, as a sentence; a mixture is said."""
+    words = [
+        f"{name or 'code that was not recorded'} ({count} run{'s' * (count > 1)})" for name, count in sources.items()
+    ]
+    if len(words) == 1:
+        return f"One version of the code made all runs: {words[0]}." if "" not in sources else f"Made by {words[0]}."
+    return f"A mixture of {len(words)} versions of the code: {', '.join(words)}."
 
 
 def empty() -> Results:
@@ -79,9 +110,13 @@ def load(path: Path) -> Results:
     return Results(frame, json.loads(metadata.get(NOTE, b"[]")))
 
 
-def gather(folders: Sequence[RunFolder]) -> Results:
-    """The finished runs of some folders."""
-    return Results(collect(folders), [])
+def gather(folders: Sequence[RunFolder], trained: Collection[Path] = (), by: str = "") -> Results:
+    """The finished runs of some folders; `by` is the source of those that were trained just now."""
+    frame = collect(folders)
+    if len(frame) and trained:
+        names = {path.name for path in trained}
+        frame["source"] = [by if name in names else None for name in frame["run"]]
+    return Results(frame, [])
 
 
 def merge(parts: Iterable[Results]) -> Results:
@@ -131,4 +166,4 @@ def _place(column: str) -> tuple[int, str]:
     for index, kind in enumerate(kinds, 1):
         if column.startswith(kind):
             return index, column
-    return (0 if column in ("run", "identity", "ended", "steps", "test_samples") else 9), column
+    return (0 if column in ("run", "identity", "source", "ended", "steps", "test_samples") else 9), column

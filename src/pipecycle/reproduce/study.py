@@ -13,8 +13,8 @@ from attrs import field, frozen
 from pipecycle.config import BY_THE_MODEL, Config
 from pipecycle.errors import InputError
 from pipecycle.lineage import Floats
-from pipecycle.registry import defaults, policy_class
-from pipecycle.reproduce import grid
+from pipecycle.registry import convert, defaults, parameters, policy_class
+from pipecycle.reproduce import grid, paper
 from pipecycle.reproduce.results import Results
 from pipecycle.train.history import saturated
 
@@ -113,6 +113,16 @@ class Run:
         row = self.reaches(target)
         return None if row is None else float(self.energy[row])
 
+    @property
+    def spent(self) -> float:
+        """Energy within the budget; a run that diverged would have spent what its plan says."""
+        return float(max(self.energy[self.at_budget], (self.plan.get("energy.spent") or 0.0) if self.diverged else 0.0))
+
+    def cost(self, target: float) -> float:
+        """Energy to an accuracy; a run that never gets there counts with what it spent."""
+        needed = self.energy_to(target)
+        return self.spent if needed is None else needed
+
     def slots_to(self, target: float, metric: Literal["accuracy", "clients"] = "clients") -> float | None:
         """Slots until an accuracy, linear between checkpoints."""
         x, y = self.line("slot", metric)
@@ -189,7 +199,7 @@ class Study:
 
     cells: Mapping[Key, Cell]
     grid: Mapping[tuple[str, str, int | None, float], Key]
-    """Where distribution, policy, groups and charging probability of the paper's tables lead."""
+    """Where distribution, scheme, groups and charging probability of the tables lead."""
     parts: Mapping[str, Sequence[Config]]
     world: Mapping[str, Any]
     """What all runs have in common, by column."""
@@ -198,6 +208,8 @@ class Study:
     pieces: Sequence[Mapping[str, Any]] = field(factory=list)
     precisions: Mapping[str, Mapping[Key, Cell]] = field(factory=dict)
     """The same cells from runs that differ in the precision of their products only."""
+    sources: Mapping[str, int] = field(factory=dict)
+    """Runs by the code that made them."""
 
     def cell(self, distribution: str, policy: str, groups: int | None, delta: float) -> Cell | None:
         key = self.grid.get((distribution, policy, groups, delta))
@@ -221,6 +233,13 @@ class Study:
         return sum(len(cell) for key, cell in self.cells.items() if key not in known)
 
     @property
+    def rows(self) -> list[tuple[str, int | None]]:
+        """Schemes and groups as tables list them: the paper's in its order, then those of ours that were run."""
+        printed = [(row.policy, row.groups) for row in paper.TABLE_I]
+        run = [(scheme, groups) for (_, scheme, groups, _), key in self.grid.items() if key in self.cells]
+        return list(dict.fromkeys([*printed, *run]))
+
+    @property
     def filled(self) -> int:
         """Cells of the grid with at least one trial."""
         return sum(key in self.cells for key in self.grid.values())
@@ -239,15 +258,25 @@ def study(results: Results) -> Study:
     others = {precision: _sorted(some, histories) for precision, some in _other_precisions(first, kept).items()}
     compared = sum(len(cell) for cells in others.values() for cell in cells.values())
     wanted = grid.read(grid.experiment(grid.PAPER), "1").runs.values()
-    places = {
-        (grid.distribution(one), one.policy, one.settings.get("groups"), grid.columns(one)["delta"]): key_of_config(one)
-        for one in wanted
-    }
+    mixed = [one.changed({"rotation": "spread", "relay_mix": 0.5}) for one in wanted if one.policy == "pipecycle"]
+    places = {grid.place(one): key_of_config(one) for one in wanted}
+    extra = {grid.place(one): key_of_config(one) for one in mixed}
     sweep = grid.read(grid.experiment(grid.SENSITIVITY), "1")
     parts = {name: [sweep.runs[run] for run in runs] for name, runs in sweep.parts.items()}
     left_out = len(first) - len(kept) - compared
     cells = _sorted(kept, histories)
-    return Study(cells, places, parts, world, left_out, results.pieces, others)  # type: ignore[arg-type]
+    places |= {place: key for place, key in extra.items() if key in cells}
+    return Study(cells, places, parts, world, left_out, results.pieces, others, results.sources)
+
+
+def trials_by_cell(results: Results, world: Mapping[str, Any]) -> dict[Key, Cell]:
+    """The cells of the runs whose columns say what `world` does."""
+    first = results.frame.drop_duplicates("identity") if len(results.frame) else results.frame
+    for name, value in world.items():
+        column = first[name] if name in first else first["identity"].map(lambda _: None)
+        first = first[column.isna() if value is None else column == value]
+    histories = _histories(results.frame[results.frame["identity"].isin(first["identity"])]) if len(first) else {}
+    return _sorted(first, histories)
 
 
 def _sorted(runs: pandas.DataFrame, histories: Mapping[str, Mapping[str, Floats]]) -> dict[Key, Cell]:
@@ -271,10 +300,12 @@ def key_of(record: Mapping[str, Any]) -> Key:
     """The same of a row of results.  A setting that the results do not mention has its default."""
     policy = str(record["policy"])
     try:
-        usual = defaults(policy_class(policy))
+        kind = policy_class(policy)
+        usual, kinds = defaults(kind), parameters(kind)
     except InputError:  # a policy of somebody's own, which is not here
-        usual = {}
+        usual, kinds = {}, {}
     settings = {name[7:]: _known(record, name) for name in record if name.startswith("policy.")}
+    settings = {name: convert(name, value, kinds.get(name, str)) for name, value in settings.items()}
     stated = {
         name: value
         for name, value in settings.items()

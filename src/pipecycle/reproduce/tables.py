@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipecycle.config import Config
-from pipecycle.report.tables import Table
+from pipecycle.report.tables import Table, counted, standard_error
 from pipecycle.reproduce import paper
 from pipecycle.reproduce.study import LEARNT, Cell, Kind, Study, Value, key_of_config
 from pipecycle.sweep import flat
@@ -69,7 +69,7 @@ def _spread(found: Study) -> str:
 
 def _cells(found: Study, where: str, text: Callable[[Cell], tuple[str, ...]], width: int) -> Iterator[list[str]]:
     """A row of text per configuration, `width` columns for each charging probability."""
-    for policy, groups in paper.configurations():
+    for policy, groups in found.rows:
         line = [label(policy, groups)]
         for delta in paper.DELTAS:
             cell = found.cell(where, policy, groups, delta)
@@ -88,7 +88,7 @@ def _against_paper(found: Study, where: str, kind: Kind, how: str) -> Table:
         head += [f"δ = {delta:g}", "paper", "diff."]
     stops = kind in ("literal", "late")
     body = []
-    for policy, groups in paper.configurations():
+    for policy, groups in found.rows:
         line, stopped = [label(policy, groups)], []
         for delta in paper.DELTAS:
             cell, printed = found.cell(where, policy, groups, delta), paper.value(where, policy, groups, delta)
@@ -109,19 +109,14 @@ def _against_paper(found: Study, where: str, kind: Kind, how: str) -> Table:
     return Table(title, (*head, "stopped") if stops else tuple(head), tuple(body))
 
 
-def to_target(cell: Cell, target: float) -> tuple[float | None, int]:
-    """The mean energy of the trials that reach an accuracy within the budget, and how many do."""
-    energies = [one for one in (run.energy_to(target) for run in cell) if one is not None]
-    return (float(np.mean(energies)) if energies else None), len(energies)
-
-
 def _to_target(found: Study, where: str) -> Table:
     def text(cell: Cell) -> tuple[str, ...]:
         out = []
         for target in TARGETS:
-            mean, count = to_target(cell, target)
-            part = f" ({count} of {len(cell)})" if 0 < count < len(cell) else ""
-            out.append("never" if mean is None else f"{mean / 1000:,.{0 if mean >= 10_000 else 1}f}{part}")
+            mean = float(np.mean([run.cost(target) for run in cell]))
+            count = sum(run.reaches(target) is not None for run in cell)
+            text = f"{mean / 1000:,.{0 if mean >= 10_000 else 1}f}"
+            out.append(counted(text, count, len(cell)) if count else "never")
         return tuple(out)
 
     head = ["Scheduler"]
@@ -143,7 +138,7 @@ def _coverage(found: Study, where: str) -> Table:
 
     clients, session = found.world.get("world.clients"), found.world.get("world.session")
     body = []
-    for (policy, groups), line in zip(paper.configurations(), _cells(found, where, text, 4), strict=True):
+    for (policy, groups), line in zip(found.rows, _cells(found, where, text, 4), strict=True):
         rule = None
         if policy == "pipecycle" and groups is not None and clients and session:
             rule = chain_coverage(int(clients), groups, int(session)) or int(clients)
@@ -232,8 +227,9 @@ def precision(found: Study) -> Table:
         body.append(tuple(line))
     last = ["mean difference, and its standard error", ""]
     for name in names:
-        error = float(np.std(gaps[name], ddof=1)) / len(gaps[name]) ** 0.5 if len(gaps[name]) > 1 else float("nan")
-        last += ["", f"{signed(float(np.mean(gaps[name])))} ± {error:.1f}" if gaps[name] else "-"]
+        error = standard_error(gaps[name])
+        tail = "" if error is None else f" ± {error:.1f}"
+        last += ["", signed(float(np.mean(gaps[name]))) + tail if gaps[name] else "-"]
     ours = str(found.world.get("train.precision"))
     head = ("Cell", ours, *(word for name in names for word in (name, f"{ours} - {name}")))
     return Table("What the precision of products does: accuracy (%) at the budget", head, (*body, tuple(last)))
@@ -287,6 +283,7 @@ def _counted(cell: Cell) -> str:
 
 
 def _place(config: Config) -> tuple[str, str, int | None, float]:
+    """The cell of the tables that a variant is compared with."""
     where, delta = _world(config)
     return where, config.policy, config.settings.get("groups"), delta
 

@@ -2,6 +2,7 @@
 
 What is here needs no tensor; `estimate` and `measure` do, and are imported by name."""
 
+from pipecycle.policies.steps import stability_limit
 from pipecycle.theory.bounds import (
     Bound,
     best_step,
@@ -20,19 +21,18 @@ from pipecycle.theory.bounds import (
 )
 from pipecycle.theory.rates import (
     chain_coverage,
-    contraction,
     energy_rate,
     event_rate,
     expected_events,
     saturation,
-    stability_limit,
-    stable_curvature,
 )
+from pipecycle.theory.stability import Steps, contraction, stable_curvature, steps, varying_limit
 from pipecycle.theory.system import Constants, System
 
 __all__ = [
     "Bound",
     "Constants",
+    "Steps",
     "System",
     "best_step",
     "best_whole_groups",
@@ -53,6 +53,8 @@ __all__ = [
     "stability_limit",
     "stable_curvature",
     "step_limit",
+    "steps",
     "theorem",
+    "varying_limit",
     "zeta",
 ]

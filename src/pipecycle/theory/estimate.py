@@ -20,7 +20,7 @@ from pipecycle.errors import InputError
 from pipecycle.lineage import Floats
 from pipecycle.models import split as unflatten
 from pipecycle.schedule import Schedule
-from pipecycle.streams import Ints, streams
+from pipecycle.streams import streams
 from pipecycle.theory.system import Constants
 from pipecycle.train.problems import Problem, on_device
 
@@ -47,7 +47,10 @@ class Objective(Protocol):
 
 
 class Learnt:
-    """The objective that the clients of a problem descend: cross-entropy, plus weight decay if there is any."""
+    """The objective that the clients of a problem descend: cross-entropy, plus weight decay if there is any.
+
+    It is about images as they are.  Where clients train on random views of them, that noise is not counted: what is
+    found is still at most the true constant."""
 
     def __init__(self, problem: Problem, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         self._images, self._labels = on_device(problem.task.x_train, problem.task.y_train, device, dtype)
@@ -87,7 +90,8 @@ class Look:
     smoothness: tuple[float, float]
     """Of the clients that were drawn."""
     curvature: float
-    """The largest eigenvalue of the Hessian of f itself."""
+    """The largest eigenvalue of the Hessian of f itself, on `SAMPLES` of all samples where there are more: close to
+    that of f, and not a bound of it to either side."""
     residual: float
     """The largest of these eigenvalues' residuals: by how much they may miss an eigenvalue."""
     sigma2: tuple[float, float]
@@ -174,13 +178,17 @@ def heterogeneity(gradients: Tensor, member: Floats) -> tuple[Floats, Floats]:
     return np.sqrt(np.maximum(within[member > 0], 0.0)), np.sqrt(np.maximum(mean2, 0.0))
 
 
-def noise(objective: Objective, x: Tensor, batches: Ints, slope: Tensor) -> float:
-    """The mean of ||g - grad f_i||^2 over batches, (steps, batch) with -1 for no sample."""
-    found = []
-    for row in batches:
-        samples = torch.from_numpy(row[row >= 0]).to(x.device)
-        found.append(float((gradient(objective, x, samples)[1] - slope).square().sum()))
-    return float(np.mean(found))
+def noise(objective: Objective, x: Tensor, samples: Tensor, slope: Tensor, batch: int, replacement: bool) -> float:
+    """E ||g - grad f_i||^2 of a batch out of some samples, exactly: from the gradients of the single samples.
+
+    Trying some batches instead would be right on average, but the largest of many such figures is too large."""
+    total, count = 0.0, len(samples)
+    for single in samples.split(1):
+        total += float((gradient(objective, x, single)[1] - slope).square().sum())
+    if replacement:
+        return total / count / batch
+    width = min(batch, count)
+    return total / count / width * (count - width) / max(1, count - 1)
 
 
 def memberships(schedule: Schedule) -> Floats:
@@ -202,9 +210,17 @@ def squared_weights(schedule: Schedule) -> Floats:
 
 
 def look(
-    objective: Objective, x: Tensor, member: Floats, batches: dict[int, Ints], trial: int, step: Step = lambda: None
+    objective: Objective,
+    x: Tensor,
+    member: Floats,
+    some: Sequence[int],
+    batch: int,
+    trial: int,
+    *,
+    replacement: bool = False,
+    step: Step = lambda: None,
 ) -> Look:
-    """Everything about one model; `batches` are those of the clients that noise and smoothness are taken from."""
+    """Everything about one model; noise (of batches of so many samples) and smoothness are those of some clients."""
     clients, size = len(objective.holds), x.numel()
     if 4 * clients * size > MEMORY:
         need = 4 * clients * size / (1 << 30)
@@ -214,14 +230,15 @@ def look(
     alpha, beta = heterogeneity(slopes, member)
     start = _direction(trial, x)
     smooth, rough = [], []
-    for client, mine in batches.items():
-        smooth.append(curvature(objective, x, objective.holds[client], start))
-        rough.append(noise(objective, x, mine, slopes[client]))
+    for client in some:
+        mine = objective.holds[client]
+        smooth.append(curvature(objective, x, mine, start))
+        rough.append(noise(objective, x, mine, slopes[client], batch, replacement))
         step()
     everybody = torch.cat(list(objective.holds))
     if len(everybody) > SAMPLES:
-        some = streams(trial)("theory-samples").permutation(len(everybody))[:SAMPLES]
-        everybody = everybody[torch.from_numpy(some).to(x.device)]
+        drawn = streams(trial)("theory-samples").permutation(len(everybody))[:SAMPLES]
+        everybody = everybody[torch.from_numpy(drawn).to(x.device)]
     whole = curvature(objective, x, everybody, start)
     step()
     return Look(
@@ -239,8 +256,9 @@ def look(
 def estimates(looks: Sequence[Look], squares: Floats) -> dict[str, Estimate]:
     """The constants by the names of `Constants`; the first look is at x_0, `squares` as from `squared_weights`.
 
-    All are the largest seen but f(x_0) - f*, which is the smallest it can be: f* is at most the lowest loss seen.  So
-    each is at most the true constant, and the bounds are too small if anything."""
+    All are the largest seen but f(x_0) - f*, which is the smallest it can be: f* is at most the lowest loss seen.  At a
+    model nothing is left to chance: L is from below, the others are exact.  So each is at most the true constant, which
+    holds for all models and clients, and the bounds are too small if anything."""
     found: dict[str, Estimate] = {}
     for name, field in (("L", "smoothness"), ("sigma2", "sigma2"), ("alpha", "alpha"), ("beta", "beta")):
         pairs = np.array([getattr(one, field) for one in looks])

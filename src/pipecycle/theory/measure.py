@@ -13,12 +13,13 @@ import numpy as np
 from attrs import frozen
 from torch import Tensor
 
+from pipecycle.ancestry import mean
 from pipecycle.errors import InputError
 from pipecycle.lineage import Recipe
 from pipecycle.report.records import Metrics, Record
 from pipecycle.runs import prepare
 from pipecycle.schedule import Schedule
-from pipecycle.streams import Ints, streams
+from pipecycle.streams import streams
 from pipecycle.theory import bounds, rates
 from pipecycle.theory.estimate import (
     Estimate,
@@ -33,10 +34,10 @@ from pipecycle.theory.estimate import (
 )
 from pipecycle.theory.plans import SUBJECT, system_of
 from pipecycle.theory.rates import KINDS
+from pipecycle.theory.stability import stable_curvature, steps
 from pipecycle.theory.system import System
 from pipecycle.train.analysis import evaluate, version_recipe
 from pipecycle.train.engine import Engine, pick_device
-from pipecycle.train.problems import Problem
 from pipecycle.train.sessions import steady
 
 Progress = Callable[[str, float], None]
@@ -67,7 +68,8 @@ class Point:
     perturbation2: float
     """||z_tau - x_tau||^2 ..."""
     lemma_2: dict[str, float] | None
-    """... and its bound: as_printed, consistent, and counted, with |A'(tau)| instead of d_max (G - 1)."""
+    """... and its bound: as_printed, consistent, and counted, with |A'(tau)| instead of d_max (G - 1).  Its
+    gradient is the largest at the models looked at so far; that of all models may be larger, and so may the bound."""
     virtual_loss: float
     virtual_gradient2: float
     """f and ||grad f||^2 at z_tau, which the theorem is stated for and nobody ever uses."""
@@ -91,7 +93,9 @@ class Measured:
     ancestry_max: int
     lag: float
     staleness: float
-    """Mean lag of updates that are added to another model than the one they started from."""
+    """Mean lag of updates that are added to another model than the one they started from, at their publication."""
+    step: float
+    """How much of them is added, in the mean."""
     accuracy: float
     accuracy_error: float
     """Standard error by the number of test samples."""
@@ -104,8 +108,8 @@ class Measured:
 
     @property
     def stable_curvature(self) -> float:
-        """What this staleness puts up with."""
-        return rates.stable_curvature(self.staleness, self.system.B, self.system.gamma)
+        """What this staleness and step put up with."""
+        return stable_curvature(self.staleness, self.system.B, self.system.gamma, self.step)
 
     @property
     def curvatures(self) -> list[float]:
@@ -150,7 +154,7 @@ def measure(
     progress: Progress = lambda what, share: None,
 ) -> Measured:
     """Look at `models` models of a run, x_0 and the last included; noise and smoothness are those of `clients`
-    clients, drawn anew for each model."""
+    clients, drawn again for each model."""
     if record.config is None or record.metrics is None or record.ended is None:
         raise InputError(f"{record.path}: is not a finished run, so there is nothing to measure")
     schedule, train = record.schedule, record.config.train
@@ -180,7 +184,17 @@ def measure(
             progress(f"looking at {label}", done / total)
 
         for event, (x, reference, perturbation, update) in zip(events, rows, strict=True):
-            one = look(objective, x, member, _batches(schedule, learnt, event, clients), schedule.trial, step)
+            order = streams(schedule.trial)("theory-clients", event).permutation(schedule.clients)
+            one = look(
+                objective,
+                x,
+                member,
+                order[:clients].tolist(),
+                learnt.recipe.batch,
+                schedule.trial,
+                replacement=learnt.recipe.replacement,
+                step=step,
+            )
             if not (isfinite(one.loss) and isfinite(one.gradient2) and isfinite(one.smoothness[0])):
                 break  # it has diverged: what is left are no models
             looks.append(one)
@@ -194,6 +208,7 @@ def measure(
     predicted = {kind: rates.expected_events(system, kind) for kind in KINDS}
     metrics = record.metrics
     accuracy = float(metrics.accuracy[metrics.at_budget])
+    taken = steps(schedule)
     losses = [one.loss for one in looks]
     return Measured(
         label=label,
@@ -207,7 +222,8 @@ def measure(
         depth=int(ancestry.depths.max()),
         ancestry_max=int(ancestry.ancestry_max or 0),
         lag=float(ancestry.lags.mean()),
-        staleness=float(ancestry.staleness.mean()),
+        staleness=mean(taken.update_lag) or 0.0,
+        step=mean(taken.step) or 1.0,
         accuracy=accuracy,
         accuracy_error=float(np.sqrt(accuracy * (100 - accuracy) / len(learnt.split.test))),
         start_loss=looks[0].loss,
@@ -245,16 +261,6 @@ def _of_event(schedule: Schedule, event: int) -> list[Recipe]:
     sessions, weights = versions.update[mine].astype(np.int64), versions.weight[mine]
     reference = int(schedule.sessions.reference[sessions].min())
     return [version_recipe(reference), ancestry.perturbation(event), Recipe(*nothing, sessions, weights)]
-
-
-def _batches(schedule: Schedule, learnt: Problem, event: int, clients: int) -> dict[int, Ints]:
-    """The batches of the next session of some clients after an event, as the run itself draws them."""
-    slot = int(schedule.ancestry.event_slots[event])
-    order = streams(schedule.trial)("theory-clients", event).permutation(schedule.clients)[:clients]
-    before = schedule.sessions.client[schedule.sessions.start <= slot]
-    steps = int(np.max(schedule.length))
-    drawn = learnt.batches(steps)(order, np.bincount(before, minlength=schedule.clients)[order])
-    return dict(zip(order.tolist(), drawn, strict=True))
 
 
 def _whole(objective: Learnt, x: Tensor) -> tuple[float, float]:

@@ -13,16 +13,19 @@ import attrs
 import numpy as np
 from attrs import frozen
 
+from pipecycle.ancestry import mean
 from pipecycle.config import Config
 from pipecycle.energy import units
 from pipecycle.errors import InputError
 from pipecycle.harvest import Bernoulli
+from pipecycle.policies.steps import stability_limit
 from pipecycle.registry import parameters, policy_class
 from pipecycle.report.tables import paired
 from pipecycle.runs import planning
 from pipecycle.schedule import Schedule
 from pipecycle.specs import parse_harvest
 from pipecycle.theory import rates
+from pipecycle.theory.stability import stable_curvature, steps
 from pipecycle.theory.system import System
 
 SUBJECT = ("pipecycle", "pipecycle+")
@@ -43,7 +46,9 @@ class Planned:
     depth: int
     lag: float | None
     staleness: float | None
-    """Mean lag of updates that are added to another model than the one they started from."""
+    """Mean lag of updates that are added to another model than the one they started from, at their publication."""
+    step: float
+    """How much of them is added, in the mean; 1 where nothing is."""
     coverage: int
     """Clients in the chain that has met the fewest."""
     participants: int
@@ -59,7 +64,7 @@ class Planned:
 
     @property
     def stable_curvature(self) -> float:
-        return rates.stable_curvature(self.staleness or 0.0, self.system.B, self.system.gamma)
+        return stable_curvature(self.staleness or 0.0, self.system.B, self.system.gamma, self.step)
 
 
 @frozen
@@ -105,7 +110,7 @@ def planned(schedule: Schedule, config: Config) -> Planned:
     finished = int((schedule.sessions.end >= 0).sum())
     saturated = schedule.policy == "pipecycle" and system.delta > rates.saturation(system.B, "corrected")
     usual = all(schedule.meta["settings"].get(key) is None for key in ("group_size", "interval"))
-    lags = ancestry.lags
+    lags, taken = ancestry.lags, steps(schedule)
     return Planned(
         system=system,
         aggregations=ancestry.events,
@@ -113,7 +118,8 @@ def planned(schedule: Schedule, config: Config) -> Planned:
         rounds=ancestry.rounds(served),
         depth=max(chain.depth for chain in ancestry.chains),
         lag=float(lags.mean()) if len(lags) else None,
-        staleness=float(ancestry.staleness.mean()) if len(lags) else None,
+        staleness=mean(taken.update_lag),
+        step=mean(taken.step) or 1.0,
         coverage=min(chain.coverage for chain in ancestry.chains),
         participants=int((schedule.participation() > 0).sum()),
         share=len(np.unique(ancestry.sessions(served))) / finished if finished else 0.0,
@@ -201,8 +207,9 @@ def _sift(
 
 
 def _stable(one: Planned, curvature: float | None) -> bool:
-    stale = one.staleness or 0.0
-    return stale <= 1.0 if curvature is None else curvature <= one.stable_curvature
+    if curvature is None:
+        return one.step <= stability_limit(one.staleness or 0.0)
+    return curvature <= one.stable_curvature
 
 
 def _unstable(one: Planned) -> str:

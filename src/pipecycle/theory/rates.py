@@ -1,11 +1,10 @@
-"""How often groups aggregate, when stale updates blow up, and whom a chain meets (ALGORITHMS.md 9.3, 11 and 14)."""
+"""How often groups aggregate, and whom a chain meets (ALGORITHMS.md 11 and 14)."""
 
 from __future__ import annotations
 
-from math import gcd, pi, sin
+from math import gcd
 from typing import Literal
 
-from pipecycle.errors import InputError
 from pipecycle.policies.rotation import group_cap
 from pipecycle.theory.system import System
 
@@ -36,32 +35,6 @@ def expected_events(system: System, reading: Kind = "printed") -> float:
 def saturation(B: int, reading: Kind = "printed") -> float:
     """The charging probability above which the pipeline and not the energy limits the rate."""
     return 2 * (B + 1) / (7 * B) if reading == "printed" else (B + 1) / (2.5 * B)
-
-
-def stability_limit(lag: float) -> float:
-    """How much of an error B local steps may remove, m = 1 - (1 - gamma h)^B, before adding updates that are `lag`
-    versions old makes the shared model oscillate ever more: m < 2 sin(pi / (2 (2 lag + 1))).
-
-    The formula is for a constant lag; a mean lag that is not whole is put into it as it is."""
-    if not lag >= 0:
-        raise InputError(f"lag = {lag}: needs at least 0")
-    return 2 * sin(pi / (2 * (2 * lag + 1)))
-
-
-def stable_curvature(lag: float, B: int = 20, gamma: float = 0.05) -> float:
-    """The curvature above which a model updated with such a lag is unstable.
-
-    A limit of 1 or more (lag 1 or less) is only reached where the steps themselves overshoot: with an odd number of
-    them they turn the error round, with an even one nothing happens until they diverge at 2 / gamma."""
-    limit = stability_limit(lag)
-    if limit >= 1:
-        return (1 + float((limit - 1) ** (1 / B))) / gamma if B % 2 else 2 / gamma
-    return (1 - float((1 - limit) ** (1 / B))) / gamma
-
-
-def contraction(curvature: float, B: int = 20, gamma: float = 0.05) -> float:
-    """m: the part of an error along a direction of that curvature that a session's B steps remove."""
-    return 1 - float((1 - gamma * curvature) ** B)
 
 
 def chain_coverage(clients: int, groups: int, session: int) -> int | None:

@@ -118,7 +118,7 @@ def _bounds(study: Study, console: Console) -> None:
     says = f"says something at G = {', '.join(map(str, useful))}" if useful else "says nothing at any of these G"
     say(console, f"So the bound {says}. The paper's G* = {number(star, 7)} comes from it, and so means as much.")
     if study.config.policy != "pipecycle":
-        say(console, "It is a bound for pipecycle; relays that mix models are not covered by its proof.")
+        say(console, "It is a bound for pipecycle; servers that mix models or add to them are outside its proof.")
 
 
 def _events(study: Study, console: Console) -> None:
@@ -234,7 +234,8 @@ def _lemmas(subject: Sequence[Measured], console: Console) -> None:
     say(
         console,
         "Lemma 2 as printed; all copies: of Gamma^2 are kept; counted: with the real number of foreign updates "
-        "instead of d_max (G - 1). grad^2: of f, the smallest at any x, and at the last z.",
+        "instead of d_max (G - 1); with the gradients of the models looked at, so the lemma may allow more. "
+        "grad^2: of f, the smallest at any x looked at, and at the last z.",
     )
 
 
@@ -245,6 +246,8 @@ def _rise(one: Measured) -> str:
 
 
 def _stability(found: Sequence[Measured], console: Console) -> None:
+    from pipecycle.theory.estimate import SAMPLES  # there is something measured, so torch is loaded
+
     rows = []
     for one in found:
         limit, curve = one.stable_curvature, one.curvatures
@@ -264,7 +267,8 @@ def _stability(found: Sequence[Measured], console: Console) -> None:
     heads = ("run", "stale", "stable to", "at x_0", "largest", "last", "predicted", "loss rose", "accuracy")
     _table(
         console,
-        "Stability: the curvature of f (at x_0, largest, last) against what stale updates put up with",
+        f"Stability: the curvature of f (at x_0, largest, last; on at most {SAMPLES:,} samples) against what stale "
+        "updates put up with",
         heads,
         rows,
         left="run",

@@ -159,14 +159,14 @@ class Band:
         module = deepcopy(problem.module).to(device=device, dtype=dtype)
         images, labels = on_device(problem.task.x_train, problem.task.y_train, device, dtype)
         self.like = images.new_empty(0)
-        classes, sgd = problem.task.classes, problem.recipe.sgd
+        classes, sgd, frame = problem.task.classes, problem.recipe.sgd, problem.frame
         self.executor: Executor
         if trainer == "auto":
-            self.executor = executor(module, images, labels, classes, sgd, precision=precision)
+            self.executor = executor(module, images, labels, classes, sgd, precision=precision, frame=frame)
         elif trainer == "stacked":
-            self.executor = Stacked(module, images, labels, classes, sgd, precision=precision)
+            self.executor = Stacked(module, images, labels, classes, sgd, precision=precision, frame=frame)
         else:
-            self.executor = Loop(module, images, labels, classes, sgd)
+            self.executor = Loop(module, images, labels, classes, sgd, frame=frame)
         stack = isinstance(self.executor, Stacked)
         self.width = width or (_stack_width(problem.size, device) if stack else 16)
         self.pending: list[Look] = []
@@ -230,12 +230,13 @@ class Band:
             runs[-1][1].append(session)
         reference = torch.cat([job.versions.gather(job.graph.reference[sessions].tolist()) for job, sessions in runs])
         batches = torch.from_numpy(np.concatenate([_batches(job, sessions, steps) for job, sessions in runs]))
+        views = _views(runs, steps)
         recipe = self.jobs[0].problem.recipe
         lr = None
         if recipe.lr_decay != 1.0:
             lr = torch.tensor([job.lr_of(session) for job, session in picked], dtype=self.like.dtype)
         teachers = self._teachers(runs, recipe.distillation)
-        done = self.executor.run(reference, batches, lr=lr, teachers=teachers, collect=collect)
+        done = self.executor.run(reference, batches, lr=lr, teachers=teachers, collect=collect, views=views)
         first = 0
         for job, sessions in runs:
             rows = slice(first, first + len(sessions))
@@ -298,6 +299,17 @@ class Band:
 
 def _batches(job: Job, sessions: list[int], steps: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     return job.problem.batches(steps)(job.schedule.sessions.client[sessions], job.numbers[sessions])
+
+
+def _views(runs: list[tuple[Job, list[int]]], steps: int) -> Tensor | None:
+    """How the images of these batches are seen; the jobs of a band have the same augmentation."""
+    drawn = []
+    for job, sessions in runs:
+        views = job.problem.views(steps)
+        if views is None:
+            return None
+        drawn.append(views(job.schedule.sessions.client[sessions], job.numbers[sessions]))
+    return torch.from_numpy(np.concatenate(drawn))
 
 
 def _stack_width(size: int, device: torch.device) -> int:

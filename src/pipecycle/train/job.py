@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor
 
 from pipecycle.checks import at_least, one_of
 from pipecycle.errors import InputError
+from pipecycle.lineage import Floats, Kind
 from pipecycle.schedule import Schedule
-from pipecycle.serving import chain_means
+from pipecycle.serving import serve, served
 from pipecycle.streams import Ints
 from pipecycle.train.graph import Graph
 from pipecycle.train.history import Checkpoint, EarlyStop, History, Row, Score, checkpoints, current_sessions
@@ -47,8 +48,9 @@ class Watch:
     """Units; adds a checkpoint at the end of the last slot within them."""
     early_stop: EarlyStop = field(default="off", validator=one_of("off", "literal", "late"))
     """The paper's rule, as printed or armed late."""
-    served: Literal["chains"] | None = None
-    """Look at the mean of all live chains instead of what the policy publishes."""
+    served: str | None = field(default=None, validator=served)
+    """Look at the mean of all live chains (`chains`) or of the last K published models (`mean:K`) instead of what the
+    policy publishes."""
 
 
 class Job:
@@ -66,14 +68,20 @@ class Job:
     ) -> None:
         if schedule.clients != len(problem.split):
             raise InputError(f"the schedule has {schedule.clients} clients and the split {len(problem.split)}")
+        used = problem.samples(schedule.length)
+        if schedule.samples.ndim == 0 and used.min() < used.max():
+            raise InputError(
+                f"the schedule was planned without samples, so that all updates count alike, but sessions use "
+                f"{used.min():,} to {used.max():,}: give plan() samples=problem.samples(session), or ones"
+            )
         self.problem, self.watch = problem, watch or Watch()
         self.name = name or schedule.policy
         self.callbacks, self.probe = callbacks, probe
         watch = self.watch
         points = checkpoints(schedule, watch.every, watch.budget, watch.clients_every)
-        if watch.served == "chains":
-            schedule, means = chain_means(schedule, [point.slot for point in points])
-            points = [evolve(point, version=version) for point, version in zip(points, means, strict=True)]
+        if watch.served is not None:
+            schedule, versions = serve(schedule, watch.served, [point.slot for point in points])
+            points = [evolve(point, version=version) for point, version in zip(points, versions, strict=True)]
         self.schedule = schedule
         horizon = int(schedule.meta.get("horizon", schedule.slots))  # a budget may have cut the schedule short
         self.history = History(points, watch.early_stop, horizon)
@@ -101,7 +109,7 @@ class Job:
         self.tables: dict[int, Table] = {}
         self.logits: dict[int, tuple[Tensor, Tensor]] = {}  # sums and counts of sessions that wait for their table
         record = self.schedule.versions
-        self.coefficients = torch.from_numpy(record.coefficient.copy()).to(like)
+        self.coefficients = torch.from_numpy(record.coefficient * self._present_rates()).to(like)
         self.weights = torch.from_numpy(record.weight.copy()).to(like)
         self.versions.put([0], self.problem.initial.to(like)[None])
         if self.probe is not None:
@@ -122,6 +130,19 @@ class Job:
     def lr_of(self, session: int) -> float:
         recipe = self.problem.recipe
         return float(recipe.sgd.lr * recipe.lr_decay ** (int(self.schedule.sessions.start[session]) / 1000))
+
+    def _present_rates(self) -> Floats:
+        """A factor on every coefficient: remembered updates count at the present learning rate (Gu et al. 2021 store
+        update / lr and multiply by the lr of the round), which is that of a session that is received now."""
+        record, decay = self.schedule.versions, self.problem.recipe.lr_decay
+        factors = np.ones(len(record.base))
+        terms = np.flatnonzero(record.kind[record.base] == Kind.MEMORY)
+        if decay != 1.0 and len(terms):
+            user = np.repeat(np.arange(len(record)), np.diff(record.base_at))[terms]
+            session = record.update[record.update_at[record.base[terms]]]  # a memory is one update
+            age = record.made[user] - self.lengths.max() - self.schedule.sessions.start[session]
+            factors[terms] = decay ** (np.maximum(age, 0) / 1000)
+        return factors
 
     @property
     def over(self) -> bool:

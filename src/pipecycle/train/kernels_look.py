@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pipecycle.train.kernels_conv import LARGEST_BATCH, ConvStack, power
+from pipecycle.train.kernels_conv import LARGEST_BATCH, ConvStack
+from pipecycle.train.kernels_plan import power
 from pipecycle.train.sessions import LocalSGD
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from pipecycle.models import split
 from pipecycle.train.kernels_chain import Chain, layers
 from pipecycle.train.sessions import Base, LocalSGD, Teachers, Trained, Work, steady
+from pipecycle.train.views import Frame
 
 
 class Loop(Base):
@@ -17,9 +18,16 @@ class Loop(Base):
     channels-last order, and for plain chains of common layers no autograd either.  Any module, float32 or float64."""
 
     def __init__(
-        self, module: nn.Module, images: Tensor, labels: Tensor, classes: int, sgd: LocalSGD | None = None
+        self,
+        module: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        classes: int,
+        sgd: LocalSGD | None = None,
+        *,
+        frame: Frame | None = None,
     ) -> None:
-        super().__init__(module, images, labels, classes, sgd)
+        super().__init__(module, images, labels, classes, sgd, frame)
         chain = layers(module)
         self.chain = None if chain is None else Chain(chain, images)
         if images.ndim == 4:
@@ -38,9 +46,10 @@ class Loop(Base):
         lr: Tensor | None = None,
         teachers: Teachers | None = None,
         collect: bool = False,
+        views: Tensor | None = None,
     ) -> Trained:
         with steady("fp32"):
-            work = self._work(reference, batches, lr, teachers)
+            work = self._work(reference, batches, lr, teachers, views)
             out = Trained(torch.empty_like(work.reference), *self._blank(len(reference), collect))
             for m in range(len(reference)):
                 self._session(m, work, out)
@@ -53,10 +62,12 @@ class Loop(Base):
         velocity = [torch.zeros_like(p) for p in start] if self.sgd.momentum else []
         lr = self.sgd.lr if work.lr is None else float(work.lr[m])
         table = None if work.table is None else work.table[m]
-        for row in work.batches[m]:
-            index = row if work.scale is None else row[row >= 0]
+        for step, row in enumerate(work.batches[m]):
+            there = slice(None) if work.scale is None else row >= 0
+            index = row[there]
             y = self.labels[index]
-            z, grads = self._gradients(self._inputs(index), y, table)
+            x = self._inputs(index, None if work.views is None else work.views[m, step][there])
+            z, grads = self._gradients(x, y, table)
             with torch.no_grad():
                 self._update(self.weights, grads, start, velocity, lr)
                 if out.sums is not None and out.counts is not None:
@@ -65,8 +76,11 @@ class Loop(Base):
         for final, weight in zip(split(self.module, out.parameters[m]), self.weights, strict=True):
             final.copy_(weight.detach())
 
-    def _inputs(self, index: Tensor) -> Tensor:
-        x = self.images.index_select(0, index)
+    def _inputs(self, index: Tensor, views: Tensor | None) -> Tensor:
+        if views is None:
+            x = self.images.index_select(0, index)
+        else:
+            x = self.frame.cut(self.images, index, views, self.black)
         return x.permute(0, 3, 1, 2) if x.ndim == 4 else x
 
     def _gradients(self, x: Tensor, y: Tensor, table: Tensor | None) -> tuple[Tensor, list[Tensor]]:

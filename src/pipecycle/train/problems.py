@@ -6,16 +6,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from attrs import field, frozen
+from attrs import evolve, field, frozen
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from pipecycle import models
 from pipecycle.checks import at_least
-from pipecycle.data import Batches, Split, Task, dirichlet, iid, load
+from pipecycle.data import Augment, Batches, Split, Task, Views, dirichlet, iid, load
+from pipecycle.data.augment import augmentation
 from pipecycle.errors import InputError
 from pipecycle.schedule import Schedule
 from pipecycle.streams import Ints, streams
 from pipecycle.train.sessions import LocalSGD
+from pipecycle.train.views import Frame
 
 
 def _decay(instance: object, attribute: Any, value: Any) -> None:
@@ -40,6 +43,8 @@ class Recipe:
     """The learning rate of a session that starts in slot s is lr * lr_decay ** (s / 1000)."""
     distillation: float = field(default=0.1, validator=_weight)
     """FLDA: weight of the teacher's term (lambda)."""
+    augment: Augment | None = field(default=None, converter=augmentation)
+    """Random views of the images, as `crop:4+flip`; evaluation never has any."""
 
 
 @frozen(eq=False)
@@ -52,6 +57,10 @@ class Problem:
     trial: int = 0
     recipe: Recipe = field(factory=Recipe)
 
+    def __attrs_post_init__(self) -> None:
+        if self.recipe.augment is not None:
+            self.recipe.augment.check(self.task.shape)
+
     @property
     def initial(self) -> Tensor:
         """x_0 as one vector."""
@@ -61,8 +70,23 @@ class Problem:
     def size(self) -> int:
         return models.size(self.module)
 
+    def samples(self, session: ArrayLike) -> Ints:
+        """How many samples a session uses, by client: what its update is weighed by.  For `plan(..., samples=...)`."""
+        return np.asarray(session) * np.minimum(self.recipe.batch, self.split.sizes)
+
     def batches(self, steps: int) -> Batches:
         return Batches(self.split, self.trial, steps, self.recipe.batch, self.recipe.replacement)
+
+    def views(self, steps: int) -> Views | None:
+        """How the images of those batches are seen; None where they are as they are."""
+        recipe = self.recipe
+        return None if recipe.augment is None else Views(recipe.augment, self.trial, steps, recipe.batch)
+
+    @property
+    def frame(self) -> Frame:
+        """What views are cut from."""
+        augment = self.recipe.augment
+        return Frame(0 if augment is None else augment.crop, self.task.black)
 
     def __repr__(self) -> str:
         return f"Problem({self.task.name}, {len(self.split)} clients, {self.size:,} parameters, trial {self.trial})"
@@ -78,17 +102,23 @@ def problem(
     trial: int = 0,
     split: Split | None = None,
     recipe: Recipe | None = None,
+    scale: str | None = None,
+    augment: str | None = None,
 ) -> Problem:
     """A problem by name: `alpha` None divides the data IID, a number by Dirichlet(alpha); the trial decides the
-    split, the test samples, the initial weights and every batch."""
-    task = load(data)
+    split, the test samples, the initial weights, every batch and every view of an image.  `scale` is how bytes become
+    numbers (see `Task`), `augment` wins over the recipe's."""
+    task = load(data, scale)
+    recipe = recipe or Recipe()
+    if augment is not None:
+        recipe = evolve(recipe, augment=augment)
     if split is None:
         split = iid(task, clients, samples, trial) if alpha is None else dirichlet(task, clients, samples, alpha, trial)
     if isinstance(model, str):
         module = models.build(model, task.shape, task.classes, streams(trial)("model").words(2))
     else:
         module = models.check(model, task.shape, task.classes)
-    return Problem(task, split, module, trial, recipe or Recipe())
+    return Problem(task, split, module, trial, recipe)
 
 
 def session_numbers(schedule: Schedule) -> Ints:

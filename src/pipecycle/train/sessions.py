@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from pipecycle.errors import InputError
 from pipecycle.models import size
+from pipecycle.train.views import Frame
 
 Precision = Literal["fp32", "tf32", "bf16"]
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -86,11 +87,13 @@ class Executor(Protocol):
         lr: Tensor | None = None,
         teachers: Teachers | None = None,
         collect: bool = False,
+        views: Tensor | None = None,
     ) -> Trained:
         """Train M sessions: `reference` is (M, P), `batches` (M, steps, batch) indices of samples.
 
         -1 stands for no sample: a step's loss is the mean over those that are there, at least one.  `lr` (M,)
-        replaces the configured one; `collect` asks for the logits by label."""
+        replaces the configured one; `collect` asks for the logits by label.  `views` (M, steps, batch) says how each
+        image is seen in the frame that the executor was given; None is as it is."""
 
 
 @frozen(eq=False)
@@ -103,13 +106,20 @@ class Work:
     """(M, steps, batch): a sample's share in its step's mean, or None where that is 1 / batch."""
     lr: Tensor | None
     table: Tensor | None
+    views: Tensor | None
 
 
 class Base:
     """The data and what both executors do with the inputs of a run."""
 
     def __init__(
-        self, module: nn.Module, images: Tensor, labels: Tensor, classes: int, sgd: LocalSGD | None = None
+        self,
+        module: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        classes: int,
+        sgd: LocalSGD | None = None,
+        frame: Frame | None = None,
     ) -> None:
         if images.dtype not in (torch.float32, torch.float64):
             raise InputError(f"images are {images.dtype}: need to be float32 or float64")
@@ -119,10 +129,19 @@ class Base:
             raise InputError(f"labels hold {int(labels.min())} to {int(labels.max())}: need to be 0 to {classes - 1}")
         self.module, self.classes, self.sgd = module, classes, sgd or LocalSGD()
         self.images, self.labels = images, labels.to(images.device)
+        self.frame, self.shape = frame or Frame(), images.shape[1:]
+        self.black = images.new_tensor(self.frame.black)
         self.size = size(module)
         self.eye = torch.eye(classes, dtype=images.dtype, device=images.device)
 
-    def _work(self, reference: Tensor, batches: Tensor, lr: Tensor | None, teachers: Teachers | None) -> Work:
+    def _work(
+        self,
+        reference: Tensor,
+        batches: Tensor,
+        lr: Tensor | None,
+        teachers: Teachers | None,
+        views: Tensor | None,
+    ) -> Work:
         if reference.ndim != 2 or reference.shape[1] != self.size:
             raise InputError(f"reference has shape {tuple(reference.shape)}: needs (sessions, {self.size})")
         if batches.ndim != 3 or len(batches) != len(reference) or batches.dtype != torch.int64:
@@ -137,6 +156,8 @@ class Base:
             if bool((count == 0).any()):
                 raise InputError("batches hold a step without any sample: needs at least 1")
             scale = (there.to(self.images.dtype) / count).to(self.images.device)
+        if views is not None:
+            self._check_views(views, batches)
         if lr is not None and lr.shape != reference.shape[:1]:
             raise InputError(f"lr has shape {tuple(lr.shape)}: needs one for each of {len(reference)} sessions")
         square = (len(reference), self.classes, self.classes)
@@ -145,11 +166,27 @@ class Base:
             raise InputError(f"teachers have shapes {shapes}: need {square} and {square[:2]}")
         return Work(
             reference.to(self.images),
-            batches.to(self.images.device),
+            self._upload(batches),
             scale,
             None if lr is None else lr.to(self.images),
             None if teachers is None else teachers.table(self.classes, self.images),
+            None if views is None else self._upload(views),
         )
+
+    def _upload(self, values: Tensor) -> Tensor:
+        """On the device without waiting for it: a copy out of ordinary memory would wait until the device has done
+        everything that it was asked for before."""
+        if self.images.is_cuda and not values.is_cuda:
+            values = values.pin_memory()
+        return values.to(self.images.device, non_blocking=True)
+
+    def _check_views(self, views: Tensor, batches: Tensor) -> None:
+        if len(self.shape) != 3:
+            raise InputError(f"views of samples of shape {tuple(self.shape)}: needs images")
+        if views.shape != batches.shape or views.dtype != torch.int64:
+            raise InputError(f"views are {views.dtype} {tuple(views.shape)}: need int64 {tuple(batches.shape)}")
+        if views.numel() and not 0 <= int(views.min()) <= int(views.max()) < self.frame.codes:
+            raise InputError(f"views hold a number outside 0 to {self.frame.codes - 1}")
 
     def _slope(self, z: Tensor, y: Tensor, scale: Tensor | float, table: Tensor | None) -> Tensor:
         """The gradient of the loss by the logits of one session's batch."""

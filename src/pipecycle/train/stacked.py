@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from pipecycle.errors import InputError
 from pipecycle.models import split
 from pipecycle.train.kernels_chain import DenseStack, dense, layers
-from pipecycle.train.kernels_conv import LARGEST_BATCH, ConvStack, fits
+from pipecycle.train.kernels_conv import LARGEST_BATCH, ConvStack
+from pipecycle.train.kernels_plan import fits
 from pipecycle.train.loop import Loop
 from pipecycle.train.sessions import PRECISIONS, Base, LocalSGD, Precision, Teachers, Trained, Work, steady
+from pipecycle.train.views import Frame
 
 DENSE_CHUNK = {"cpu": 32, "cuda": 256}
 REFERENCE_CHUNK = {"cpu": 8, "cuda": 64}
@@ -41,10 +43,11 @@ class Stacked(Base):
         sgd: LocalSGD | None = None,
         *,
         precision: Precision = "fp32",
+        frame: Frame | None = None,
         path: Literal["auto", "dense", "conv", "reference"] = "auto",
         chunk: int | None = None,
     ) -> None:
-        super().__init__(module, images, labels, classes, sgd)
+        super().__init__(module, images, labels, classes, sgd, frame)
         if precision not in PRECISIONS:
             raise InputError(f"precision = {precision}: needs one of {', '.join(PRECISIONS)}")
         self.precision = precision
@@ -61,7 +64,7 @@ class Stacked(Base):
             self.images = images.flatten(1)
         elif self.path == "conv":
             assert chain is not None
-            self.conv = ConvStack(chain, images, self.labels, classes, self.sgd, precision)
+            self.conv = ConvStack(chain, images, self.labels, classes, self.sgd, precision, frame=self.frame)
         self.module = deepcopy(module).to(device=images.device, dtype=images.dtype)
 
     def run(
@@ -72,13 +75,14 @@ class Stacked(Base):
         lr: Tensor | None = None,
         teachers: Teachers | None = None,
         collect: bool = False,
+        views: Tensor | None = None,
     ) -> Trained:
         with torch.no_grad(), steady(self.precision):
-            work = self._work(reference, batches, lr, teachers)
+            work = self._work(reference, batches, lr, teachers, views)
             out = Trained(torch.empty_like(work.reference), *self._blank(len(reference), collect))
             if self.path == "conv" and batches.shape[2] <= LARGEST_BATCH:
                 rates = torch.full_like(work.reference[:, 0], self.sgd.lr) if work.lr is None else work.lr
-                self.conv.run(work.reference, work.batches, rates, work.table, out.parameters, out.sums, out.counts)
+                self.conv.run(work, rates, out)
                 return out
             train = self._dense if self.path == "dense" else self._reference
             for first in range(0, len(reference), self.chunk):
@@ -109,8 +113,7 @@ class Stacked(Base):
         scale: Tensor | float = 1.0 / batch
         sums, counts = self._blank(sessions, collect)
         for step in range(steps):
-            x = self.images.index_select(0, index[:, step].reshape(-1)).view(sessions, batch, -1)
-            z = net.forward(x)
+            z = net.forward(self._inputs(index[:, step], work, step).view(sessions, batch, -1))
             target = targets.index_select(0, which[:, step].reshape(-1)).view_as(z)
             # With classes outermost the sums run over whole vectors of samples instead of ten numbers at a time.
             g = z.permute(2, 0, 1).contiguous().softmax(0).permute(1, 2, 0).contiguous()
@@ -153,7 +156,7 @@ class Stacked(Base):
             index = work.batches[:, step].clamp(min=0)
             y = self.labels[index]
             scale = even if work.scale is None else work.scale[:, step]
-            grads, z = gradients(weights, self.images[index], table[row, y], scale)
+            grads, z = gradients(weights, self._inputs(index, work, step), table[row, y], scale)
             rate: Tensor | float = self.sgd.lr if work.lr is None else work.lr
             self._update(weights, list(grads), start, velocity, rate)
             if sums is not None and counts is not None:
@@ -161,6 +164,14 @@ class Stacked(Base):
                 sums.baddbmm_(seen.mT, z)
                 counts += seen.sum(1)
         return weights, sums, counts
+
+    def _inputs(self, index: Tensor, work: Work, step: int) -> Tensor:
+        """(sessions, batch, *sample) as kept, for the indices of a step."""
+        if work.views is None:
+            return self.images.index_select(0, index.reshape(-1)).view(*index.shape, *self.images.shape[1:])
+        images = self.images.view(-1, *self.shape).permute(0, 2, 3, 1)
+        seen = self.frame.cut(images, index.reshape(-1), work.views[:, step].reshape(-1), self.black)
+        return seen.permute(0, 3, 1, 2).reshape(*index.shape, *self.images.shape[1:])
 
 
 def stacked_path(
@@ -185,15 +196,17 @@ def executor(
     sgd: LocalSGD | None = None,
     *,
     precision: Precision = "fp32",
+    frame: Frame | None = None,
 ) -> Loop | Stacked:
     """The quicker executor for this module where the images are: `Loop` on a CPU unless the module is dense."""
     if images.is_cuda or stacked_path(module, images, precision) == "dense":
-        return Stacked(module, images, labels, classes, sgd, precision=precision)
-    return Loop(module, images, labels, classes, sgd)
+        return Stacked(module, images, labels, classes, sgd, precision=precision, frame=frame)
+    return Loop(module, images, labels, classes, sgd, frame=frame)
 
 
 def _take(work: Work, rows: Tensor) -> Work:
     def pick(values: Tensor | None) -> Tensor | None:
         return None if values is None else values[rows]
 
-    return Work(work.reference[rows], work.batches[rows], pick(work.scale), pick(work.lr), pick(work.table))
+    rest = (pick(values) for values in (work.scale, work.lr, work.table, work.views))
+    return Work(work.reference[rows], work.batches[rows], *rest)

@@ -12,8 +12,9 @@ import pytest
 pytest.importorskip("flwr")
 
 import torch
+from sklearn.datasets import load_digits
 
-from pipecycle import Always, build, plan
+from pipecycle import Always, InputError, build, plan
 from pipecycle.deploy.trainer import learnt
 from pipecycle.policies import REGISTRY
 from pipecycle.schedule import Schedule
@@ -62,6 +63,41 @@ def test_the_live_schedule_is_the_planned_one_and_the_trainer_has_the_same_weigh
     found = weights(live, plan_)
     for version in range(len(plan_.versions)):
         assert torch.equal(found[version], live.made[version])
+
+
+@pytest.mark.parametrize("model", ["mlp", "lenet"])
+def test_augmented_and_scaled_sessions_are_the_planned_ones(federation: Federation, model: str) -> None:
+    live = federation(policy="pipecycle", model=model, scale="half", augment="crop:2+flip", slots=60)
+    found, plain = weights(live, planned(live)), federation(policy="pipecycle", model=model, slots=60)
+    assert len(live.made) > 5
+    for version in live.made:
+        assert torch.equal(found[version], live.made[version])
+    assert not torch.equal(live.made[max(live.made)], plain.made[max(plain.made)])
+
+
+def test_a_nodes_own_bytes_are_scaled_and_framed_as_the_runs_data_are(federation: Federation, tmp_path: Path) -> None:
+    digits = load_digits()
+    whole = federation(policy="fedavg", clients=2, slots=30, scale="half", augment="crop:1")
+    nodes = []
+    for client, mine in enumerate(learnt(whole.run).split):
+        path = tmp_path / f"{client}.npz"
+        np.savez(path, x=digits.images[mine].astype(np.uint8)[:, None], y=digits.target[mine])
+        nodes.append({"partition-id": client, "data": str(path)})
+    own = federation(policy="fedavg", clients=2, slots=30, scale="half", augment="crop:1", nodes=nodes)
+    assert own.made.keys() == whole.made.keys()
+    assert all(torch.equal(own.made[version], whole.made[version]) for version in own.made)
+
+
+def test_augmentation_is_refused_before_a_live_run_begins(federation: Federation) -> None:
+    with pytest.raises(InputError, match="augment = crop:8: images have 8 x 8 pixels, needs a crop below 8"):
+        federation(augment="crop:8")
+    with pytest.raises(InputError, match="augment = blur: needs none, flip"):
+        federation(augment="blur")
+    with pytest.raises(InputError, match="scale = log: needs one of standard, unit, half, centre"):
+        federation(scale="log")
+    live = federation(slots=1, augment="none", scale="none")
+    assert live.driver.identity == federation(slots=1).driver.identity
+    assert live.driver.identity != federation(slots=1, augment="flip").driver.identity
 
 
 def test_evaluations_are_the_trainers(federation: Federation) -> None:

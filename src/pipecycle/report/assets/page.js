@@ -131,20 +131,23 @@
       if (row.energy_to_target === null) return [];
       const about = `<b>${escape(group.label)}</b><br>${count(row.energy_to_target)} units and ` +
         `${count(row.slots_to_target)} slots<br>${row.reached} of ${row.trials} trials<extra></extra>`;
-      return [
-        {
-          type: "bar", orientation: "h", y: [at], x: [row.energy_to_target], meta: k, name: group.label, width: 0.62,
-          marker: { color: colour(k) }, hovertemplate: about,
-        },
-        {
-          type: "scatter", mode: "markers", y: row.energy_to_target_by_trial.map(() => at), meta: k,
-          x: row.energy_to_target_by_trial, hovertemplate: "one trial: %{x:,.0f} units<extra></extra>",
-          marker: { symbol: "circle", size: 7, color: theme.paper, line: { color: theme.ink, width: 1.4 } },
-        },
-      ];
+      const bar = {
+        type: "bar", orientation: "h", y: [at], x: [row.energy_to_target], meta: k, name: group.label, width: 0.62,
+        marker: { color: colour(k) }, hovertemplate: about,
+      };
+      const marks = {
+        type: "scatter", mode: "markers", y: row.energy_to_target_by_trial.map(() => at), meta: k,
+        x: row.energy_to_target_by_trial, hovertemplate: "one trial: %{x:,.0f} units<extra></extra>",
+        marker: { symbol: "circle", size: 7, color: theme.paper, line: { color: theme.ink, width: 1.4 } },
+      };
+      return row.reached === row.trials ? [bar, marks] : [marks];
     });
-    const none = kept.flatMap((k, at) => (data.rows[k].energy_to_target === null
-      ? [{ x: 0, y: at, xanchor: "left", text: " not reached", showarrow: false, font: { color: theme.soft } }] : []));
+    const none = kept.flatMap((k, at) => {
+      const row = data.rows[k];
+      if (row.reached === row.trials) return [];
+      const text = row.reached ? ` ${row.reached} of ${row.trials} trials` : " not reached";
+      return [{ x: 0, y: at, xanchor: "left", text, showarrow: false, font: { color: theme.soft } }];
+    });
     return [traces, layout("energy (units)", "", {
       yaxis: names(kept), xaxis: { rangemode: "tozero" }, annotations: none, barmode: "overlay",
     })];

@@ -1,0 +1,170 @@
+"""Which reading of the training regime fits the paper best: what the paper does not say, tried out on its own cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from attrs import field, frozen
+
+from pipecycle.config import Config
+from pipecycle.files import write
+from pipecycle.report.markup import markdown
+from pipecycle.report.tables import Table
+from pipecycle.reproduce import grid, paper
+from pipecycle.reproduce.results import Results, code, load
+from pipecycle.reproduce.study import Cell, key_of_config, trials_by_cell
+from pipecycle.reproduce.tables import MISSING, label, signed
+from pipecycle.summary import number
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+NEAR = 0.5
+"""Points of r.m.s. difference within which the cheaper reading is taken."""
+REGIME = ("train.model", "data.scale", "train.augment")
+"""The columns in which readings differ."""
+RULE = (
+    "The reading with the smallest root mean square difference to the paper is taken for everything; among those "
+    "within half a point of it, the one that trains the most client-steps per second. Nothing is tuned to a cell or a "
+    "scheduler."
+)
+
+
+@frozen(eq=False, slots=False)
+class Reading:
+    """One reading of the regime, and how far its cells are from the paper's."""
+
+    name: str
+    regime: Mapping[str, Any]
+    cells: Mapping[tuple[str, int | None, float], Cell]
+    wanted: int
+    """Cells that it should have."""
+    pace: float | None = field(default=None)
+    """Client-steps per second, where a command trained this reading alone."""
+
+    @cached_property
+    def gaps(self) -> dict[tuple[str, int | None, float], float]:
+        """Ours less the paper's, in points, by policy, groups and charging probability."""
+        found = {key: (cell.accuracy().mean, paper.value("iid", *key)) for key, cell in self.cells.items()}
+        return {key: ours - printed for key, (ours, printed) in found.items() if printed is not None}
+
+    @property
+    def rms(self) -> float:
+        return rms(list(self.gaps.values()))
+
+    @property
+    def complete(self) -> bool:
+        return len(self.gaps) == self.wanted
+
+
+def rms(gaps: Sequence[float]) -> float:
+    return math.sqrt(float(np.mean(np.square(gaps)))) if len(gaps) else math.nan
+
+
+def readings(results: Results) -> list[Reading]:
+    """The readings of regimes.toml as far as they were run, in its order."""
+    sweep = grid.read(grid.experiment(grid.REGIMES), "1")
+    found = []
+    for name, names in sweep.parts.items():
+        configs = [sweep.runs[run] for run in names]
+        regime = {key: grid.columns(configs[0])[key] for key in REGIME}
+        known = trials_by_cell(results, regime)
+        cells = {_place(one): known[key_of_config(one)] for one in configs if key_of_config(one) in known}
+        if cells:
+            found.append(Reading(name, regime, cells, len(configs), _pace(results, name)))
+    return found
+
+
+def choose(found: Sequence[Reading]) -> Reading | None:
+    """The reading that the rule takes, among those whose cells were all run."""
+    whole = [one for one in found if one.complete]
+    if not whole:
+        return None
+    least = min(one.rms for one in whole)
+    near = [one for one in whole if one.rms <= least + NEAR]
+    timed = all(one.pace is not None for one in near)
+    return max(near, key=lambda one: (one.pace or 0.0, -one.rms)) if timed else min(near, key=lambda one: one.rms)
+
+
+def summary(found: Sequence[Reading]) -> Table:
+    """A line per reading, the closest first."""
+    body = []
+    taken = choose(found)
+    for one in sorted(found, key=lambda one: one.rms):
+        worst = max(one.gaps, key=lambda key: abs(one.gaps[key]))
+        diverged = sum(run.diverged for cell in one.cells.values() for run in cell)
+        body.append(
+            (
+                one.name + (" (taken)" if one is taken else ""),
+                f"{one.rms:.1f}",
+                signed(float(np.mean(list(one.gaps.values())))),
+                f"{signed(one.gaps[worst])} ({_cell(worst)})",
+                f"{len(one.gaps)} of {one.wanted}",
+                str(diverged),
+                "-" if one.pace is None else number(round(one.pace)),
+            )
+        )
+    head = ("Reading", "r.m.s.", "mean", "largest", "cells", "diverged", "client-steps per s")
+    return Table("Readings of the regime: difference to the paper in points, IID", head, tuple(body))
+
+
+def accuracies(found: Sequence[Reading]) -> Table:
+    """All cells of all readings beside the paper's."""
+    cells = dict.fromkeys(key for one in found for key in one.cells)
+    body = []
+    for key in cells:
+        printed = paper.value("iid", *key)
+        line = [_cell(key), "-" if printed is None else f"{printed:.1f}"]
+        line += [f"{one.cells[key].accuracy().mean:.1f}" if key in one.cells else MISSING for one in found]
+        body.append(tuple(line))
+    return Table("Accuracy (%) at the budget, by reading", ("Cell", "paper", *(one.name for one in found)), tuple(body))
+
+
+def verdict(found: Sequence[Reading]) -> str:
+    """Which reading is taken, in a sentence."""
+    taken, best = choose(found), min((one for one in found if one.complete), key=lambda one: one.rms, default=None)
+    if taken is None or best is None:
+        return "No reading is complete yet: none is taken."
+    said = f"Taken: {taken.name}, {taken.rms:.1f} points from the paper (root mean square over {taken.wanted} cells)"
+    if taken is best:
+        return f"{said}."
+    return f"{said}; {best.name} has {best.rms:.1f}, less than {NEAR:g} points fewer, and takes longer to compute."
+
+
+def write_regimes(out: Path, console: Console) -> list[Path]:
+    """`regimes.md` beside `results.parquet` in a folder; its first table is printed."""
+    results = load(out / "results.parquet")
+    found = readings(results)
+    tables = [summary(found), accuracies(found)]
+    path = out / "regimes.md"
+    text = ["# Which training regime was the paper's", ABOUT, RULE, verdict(found), code(results.sources)]
+    write(path, "\n\n".join([*text, markdown(tables)]))
+    console.print(markdown(tables[:1]), highlight=False, markup=False, soft_wrap=True)
+    console.print(verdict(found), highlight=False, markup=False, soft_wrap=True)
+    return [path]
+
+
+ABOUT = (
+    "The paper gives the learning rate, the batch and the kinds of layers, but neither the widths of the layers nor "
+    "how images were scaled and augmented. Each reading below is a model, a scaling of inputs and an augmentation "
+    "(`experiments/regimes.toml`), run on the IID cells in which no scheme of the paper collapses."
+)
+
+
+def _place(config: Config) -> tuple[str, int | None, float]:
+    return config.policy, config.settings.get("groups"), float(grid.columns(config)["delta"])  # type: ignore[arg-type]
+
+
+def _cell(key: tuple[str, int | None, float]) -> str:
+    return f"{label(key[0], key[1])}, δ = {key[2]:g}"
+
+
+def _pace(results: Results, name: str) -> float | None:
+    mine = [piece for piece in results.pieces if piece.get("parts") == [name]]
+    seconds = sum(float(piece["seconds"]) for piece in mine)
+    return sum(float(piece["steps"]) for piece in mine) / seconds if seconds else None
