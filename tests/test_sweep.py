@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import signal
 from pathlib import Path
@@ -9,8 +10,10 @@ import pytest
 
 from pipecycle import InputError
 from pipecycle.config import Config
-from pipecycle.runs import train_folders
+from pipecycle.estimate import estimate
+from pipecycle.runs import prepare, train_folders
 from pipecycle.sweep import collect, expand, read_sweep
+from pipecycle.train.job import Job
 from tests.commands import Done, end, pipecycle, process, until
 
 FILE = """
@@ -60,12 +63,53 @@ def test_a_matrix_multiplies_what_a_policy_has(tmp_path: Path) -> None:
         ("[matrix]\ndelta = [0.1]\n[[when]]\ndelta = 0.1\n", "needs a table called set"),
         ("[matrix\n", "is not TOML"),
         ("extends = 'nowhere.toml'\n", r"nowhere\.toml: cannot be read \(no such file or directory\)"),
+        ("trials = '12'\n", "trials = '12': needs at least 1, or a list"),
+        ("trials = true\n", "trials = True"),
+        ("trials = 2.5\n", "trials = 2.5"),
+        ("trials = []\n", "trials = "),
+        ("trials = [0, 0]\n", "different trials"),
+        ("trials = [0, '1']\n", "different trials"),
+        ("trials = [-1]\n", "different trials"),
+        ("[[parts]]\ntrials = '3'\n", "part 1: trials = '3'"),
+        ("trials = 2\n[matrix]\ntrial = [0, 5]\n", "trial and trials = 2: give one of them"),
+        ("trials = 2\n[matrix]\n'world.trial' = [0, 5]\n", "world.trial and trials = 2: give one of them"),
+        ("trials = 2\n[base.world]\ntrial = 5\n", "world.trial = 5 and trials = 2: give one of them"),
+        ("trials = 2\n[matrix]\ndelta = [0.1]\n[[when]]\ndelta = 0.1\nset = { trial = 3 }\n", "trial and trials = 2"),
+        ("base = 3\n", "base = 3: needs"),
+        ("matrix = [1]\n", "matrix = .*: needs"),
+        ("exclude = 'x'\n", "exclude = .*: needs"),
+        ("parts = [1]\n", "parts = .*: needs"),
+        ("[matrix]\ndelta = [0.1]\n[[when]]\ndelta = 0.1\nset = 4\n", "set = 4"),
+        ("[[parts]]\nname = 'a'\n[[parts]]\nname = 'a'\n", "same name"),
+        ("trials = 5000\n[matrix]\nslots = [1, 2, 3]\ndelta = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]\n", "combinations"),
     ],
 )
 def test_mistakes_are_named(text: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(text)
     with pytest.raises(InputError, match=reason):
         read_sweep(tmp_path / "s.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[matrix]\ntrial = [0, 5]\n", [0, 5]),
+        ("[matrix]\n'world.trial' = [3]\n", [3]),
+        ("[base.world]\ntrial = 5\n", [5]),
+        ("trials = [2, 7]\n", [2, 7]),
+        ("trials = 2\n", [0, 1]),
+        ("", [0]),
+        ("trials = 2\n[[parts]]\n[[parts]]\nname = 'more'\ntrials = [1, 4]\n", [0, 1, 4]),
+        ("[matrix]\ndelta = [0.1, 0.2]\n[[when]]\ndelta = 0.2\nset = { trial = 3 }\n", [0, 3]),
+    ],
+)
+def test_a_folder_holds_the_trial_that_its_name_says(text: str, expected: list[int], tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(text)
+    runs = read_sweep(tmp_path / "s.toml").runs
+    assert sorted(config.world.trial for config in runs.values()) == expected
+    for name, config in runs.items():
+        assert f"_trial-{config.world.trial}_" in name
+        assert name.count("trial") == 1
 
 
 def test_iid_and_skewed_in_one_matrix() -> None:
@@ -108,6 +152,25 @@ def test_a_sweep_runs_skips_and_reports(tmp_path: Path) -> None:
     assert "10 of 10 runs finished" in again.stdout
     folders = read_sweep(tmp_path / "s.toml").folders(tmp_path / "a")
     assert len(collect(folders)) == 20
+
+
+def test_an_estimate_keeps_few_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipecycle.estimate.SAMPLE", 2)
+    kept: list[int] = []
+
+    def tell(done: int, total: int) -> None:
+        kept.append(sum(type(one) is Job for one in gc.get_objects()))
+
+    base = Config("fedavg").changed({"world.clients": 5, "world.slots": 100, "world.session": 5})
+    folders = expand(base, {}, 8).folders(tmp_path)
+    before = sum(type(one) is Job for one in gc.get_objects())
+    whole = estimate(folders, device="cpu", workers=1, tell=tell)
+    assert max(kept) <= before + 3  # the sample, and the one at hand
+    assert len(kept) == whole.runs == 8
+    assert whole.steps == sum(Job(*prepare(folder.config)).steps_total for folder in folders)
+    assert whole.seconds > 0
+    idle = expand(base.changed({"world.harvest": "bernoulli:0.0001"}), {}).folders(tmp_path)
+    assert estimate(idle, device="cpu").seconds == 0.0
 
 
 def test_one_bad_run_does_not_stop_the_rest(tmp_path: Path) -> None:

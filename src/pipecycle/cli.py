@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Annotated
 
@@ -11,10 +12,11 @@ import typer
 from pipecycle import __version__
 from pipecycle.commands import comparing, planning, reproducing, running, sweeping, theorising
 from pipecycle.commands.deploying import app as deploy_app
-from pipecycle.commands.shared import STOPPED
+from pipecycle.commands.shared import SAID
 from pipecycle.data.commands import app as data_app
 from pipecycle.errors import InputError
 from pipecycle.report.commands import figures, report, tables
+from pipecycle.stopping import Terminated, terminate
 
 app = typer.Typer(
     name="pipecycle",
@@ -67,6 +69,7 @@ _USAGE_ERRORS: tuple[type[Exception], ...] = tuple(
 
 def main() -> None:
     """Run the command; a mistake of the user's is one sentence on stderr and exit code 2."""
+    signal.signal(signal.SIGTERM, terminate)
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
@@ -74,14 +77,16 @@ def main() -> None:
         code = _refuse(str(error))
     except (typer.Abort, KeyboardInterrupt):
         code = 130
+    except Terminated:
+        code = 143
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except _USAGE_ERRORS as error:
         code = _refuse(error.format_message() if hasattr(error, "format_message") else str(error))
-    if code == 130:
+    if code in (130, 143):
         print("pipecycle: stopped; nothing is half-written, and the same command begins again", file=sys.stderr)
-    sys.exit(130 if code == STOPPED else code or 0)
+    sys.exit((code or 0) % SAID)
 
 
 def _refuse(message: str) -> int:

@@ -128,7 +128,7 @@ class Config:
     def text(self) -> str:
         """The whole configuration as TOML."""
         lines = [f"format = {FORMAT}", "", "[policy]", f"name = {toml(self.policy)}"]
-        lines += [f"revision = {number}" for number in [revision(policy_class(self.policy))] if number > 1]
+        lines += [f"revision = {number}" for number in [self._revision()] if number > 1]
         lines += [f"{key} = {toml(value)}" for key, value in sorted(self.stated().items())]
         for section in SECTIONS:
             lines += ["", f"[{section}]"]
@@ -144,6 +144,9 @@ class Config:
             for key, value in self.settings.items()
             if value is not None and (key in BY_THE_MODEL or value != usual.get(key))
         }
+
+    def _revision(self) -> int:
+        return revision(policy_class(self.policy))
 
     def identity(self) -> str:
         """What makes two runs the same run."""
@@ -191,27 +194,70 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: is not TOML ({error})") from None
 
 
-def read_config(path: Path, *, kept: bool = False) -> Config:
-    """A configuration file; unknown keys and wrong types are refused by name.  One that was `kept` with a run is of the
-    revision of its policy that it names, 1 if it names none; what a user writes is about the present one."""
-    return sections(read_toml(path), str(path), kept=kept)
+@frozen
+class Recorded(Config):
+    """A configuration that a run has left: its policy and settings are text, and no code is imported to read them.  It
+    is of the revision of its policy that it names, 1 if it names none; what a user writes is about the present one."""
+
+    revision: int = 1
+
+    def __attrs_post_init__(self) -> None:
+        pass
+
+    def stated(self) -> dict[str, Any]:
+        return dict(self.settings)
+
+    def _revision(self) -> int:
+        return self.revision
+
+    def _setting(self, key: str, value: Any) -> dict[str, Any]:
+        return {key: value}
 
 
-def sections(values: dict[str, Any], path: str, *, kept: bool = False) -> Config:
+def read_config(path: Path) -> Config:
+    """A configuration file; unknown keys and wrong types are refused by name."""
+    return sections(read_toml(path), str(path))
+
+
+def read_recorded(path: Path) -> Recorded:
+    """The configuration in a run's folder."""
+    from pipecycle.policies import REGISTRY
+
+    values = read_toml(path)
+    policy, settings, number = _policy(values, str(path))
+    number = 1 if number is None else number
+    if policy in REGISTRY:
+        policy, settings = _present(policy, settings, number, str(path))
+        number = revision(REGISTRY[policy])
+    config = Recorded(policy, settings, revision=number).changed(_options(values, str(path)))
+    assert isinstance(config, Recorded)
+    return config
+
+
+def sections(values: dict[str, Any], path: str) -> Config:
     """A configuration from the sections of a file; `path` is for the messages."""
+    policy, settings, number = _policy(values, path)
+    policy, settings = _present(policy, settings, number, path)
+    config = Config(policy=policy).changed({f"policy.{key}": value for key, value in settings.items()})
+    return config.changed(_options(values, path))
+
+
+def _policy(values: dict[str, Any], path: str) -> tuple[str, dict[str, Any], Any]:
+    """Takes the policy, its settings and its revision (None if it is not said) out of a file's sections."""
     made_for = values.pop("format", FORMAT)
     if made_for != FORMAT:
         raise InputError(f"{path}: is a configuration of format {made_for}, this version reads format {FORMAT}")
     settings = dict(values.pop("policy", {}))
-    policy = str(settings.pop("name", "pipecycle"))
-    policy, settings = _present(policy, settings, settings.pop("revision", 1 if kept else None), path)
-    config = Config(policy=policy)
-    options = {f"policy.{key}": value for key, value in settings.items()}
+    return str(settings.pop("name", "pipecycle")), settings, settings.pop("revision", None)
+
+
+def _options(values: dict[str, Any], path: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
     for section, fields in values.items():
         if not isinstance(fields, dict):
             raise InputError(f"{path}: {section}: {nearest(section, dict.fromkeys(['policy', *SECTIONS]))}")
         options |= {f"{section}.{key}": value for key, value in fields.items()}
-    return config.changed(options)
+    return options
 
 
 def _present(policy: str, settings: dict[str, Any], number: Any, path: str) -> tuple[str, dict[str, Any]]:

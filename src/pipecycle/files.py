@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from pipecycle.errors import InputError
@@ -12,6 +13,7 @@ def write(path: Path, data: bytes | str) -> None:
     """Write to a temporary neighbour, then rename: nobody ever sees half a file."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
+        tidy(path.parent, path.name)
         with partial.open("wb") as file:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
@@ -21,6 +23,29 @@ def write(path: Path, data: bytes | str) -> None:
         raise InputError(f"{path}: cannot be written ({reason(error)})") from None
     finally:
         partial.unlink(missing_ok=True)
+
+
+_LEFT = re.compile(r"\.(.+)\.(\d+)\.partial")
+
+
+def tidy(folder: Path, name: str | None = None) -> None:
+    """Remove what writers of a file that were killed have left, or, where nobody else writes, those of all files."""
+    for path in folder.glob(".*.partial"):
+        left = _LEFT.fullmatch(path.name)
+        if left is not None and (name is None or (left[1] == name and not _alive(int(left[2])))):
+            path.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    if os.name == "nt":  # where signal 0 is a Ctrl-C
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
 
 
 def reason(error: OSError) -> str:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import attrs
 from attrs import frozen
 
+from pipecycle import folders as disk
 from pipecycle.config import Config, Train
 from pipecycle.data import Task, load, load_split
 from pipecycle.errors import InputError
-from pipecycle.files import reason, write
+from pipecycle.files import reason, tidy, write
 from pipecycle.plan import Run
 from pipecycle.registry import build, parameters, policy_class, revision
 from pipecycle.schedule import Schedule
 from pipecycle.specs import parse_harvest
+from pipecycle.stopping import Interrupted, Stop, die_with_parent
 from pipecycle.streams import Ints
 from pipecycle.summary import summarise
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pipecycle.train.problems import Problem, Recipe
 
 Show = Callable[["Engine"], None]
-CHECKPOINT = Path("checkpoint") / "state.safetensors"
+Failed = Callable[["RunFolder", BaseException], None]
 
 
 @frozen
@@ -48,14 +48,6 @@ class Pace:
     steps: int
     seconds: float
     """From the first stack to the last evaluation; planning is not in it."""
-
-
-class Interrupted(Exception):
-    """The run was asked to stop; its state is on disk."""
-
-    def __init__(self, pace: Pace | None = None) -> None:
-        super().__init__()
-        self.pace = pace
 
 
 @cache
@@ -148,22 +140,30 @@ def planned_ahead(configs: Sequence[Config], processes: int) -> Iterator[list[Ca
     if processes < 2:
         yield [partial(prepare, config) for config in configs]
         return
-    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_deaf) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_planner) as pool:
 
         def ahead(config: Config) -> Callable[[], tuple[Schedule, Problem]]:
             try:
                 learnt = problem_of(config)
                 schedule = pool.submit(plan_of, config, *planning_needs(config, learnt))
-            except InputError:
+            except (Exception, SystemExit):
                 return partial(prepare, config)  # which will say it again when it is asked for
-            return lambda: (schedule.result(), learnt)
+
+            def ready() -> tuple[Schedule, Problem]:
+                try:
+                    return schedule.result(), learnt
+                except BrokenExecutor:  # one plan has killed the processes that make them all
+                    return prepare(config)
+
+            return ready
 
         yield [ahead(config) for config in configs]
 
 
-def _deaf() -> None:
-    """Ctrl-C is for the process that asked for the plans."""
+def _planner() -> None:
+    """Ctrl-C is for the process that asked for the plans, and nobody plans for one that is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()
 
 
 def watch(config: Config) -> Watch:
@@ -180,22 +180,17 @@ def watch(config: Config) -> Watch:
     )
 
 
-def clear(path: Path) -> None:
-    """Remove what a run has left in a folder, and nothing else."""
-    for name in ("config.toml", "schedule.npz", "metrics.csv", "model.safetensors", "result.json", CHECKPOINT):
-        (path / name).unlink(missing_ok=True)
-
-
 class RunFolder:
     """A run on disk: `begin` gives its job, new or resumed, `save` and `finish` write what comes out."""
 
     def __init__(self, path: Path, config: Config) -> None:
         self.path, self.config = path, config
-        self.checkpoint = path / CHECKPOINT
+        self.checkpoint = path / disk.CHECKPOINT
+        self.lock = disk.Lock(path)
         known = path / "config.toml"
-        if known.exists() and known.read_text() != config.text():
+        if known.exists() and known.read_text(errors="replace") != config.text():
             number = revision(policy_class(config.policy))
-            former = known.read_text() == config.text().replace(f"revision = {number}\n", "", 1)
+            former = known.read_text(errors="replace") == config.text().replace(f"revision = {number}\n", "", 1)
             other = (
                 f"of an earlier {config.policy}, which was another algorithm"
                 if former
@@ -203,37 +198,63 @@ class RunFolder:
             )
             raise InputError(f"{path}: holds a run {other}; choose another folder, or --fresh")
 
-    @staticmethod
-    def is_finished(path: Path) -> bool:
-        return (path / "result.json").exists()
-
     @property
     def finished(self) -> bool:
-        return self.is_finished(self.path)
+        return disk.finished(self.path)
+
+    @property
+    def damage(self) -> str | None:
+        """Why what claims to be a result cannot be used, if it cannot."""
+        try:
+            disk.result(self.path)
+        except disk.Damaged as damage:
+            return str(damage)
+        return None
 
     def result(self) -> dict[str, Any]:
         """The closing figures of a finished run."""
-        values: dict[str, Any] = json.loads((self.path / "result.json").read_text())
-        return values
+        figures = disk.result(self.path)
+        if figures is None:
+            raise InputError(f"{self.path}: has not finished")
+        return figures
+
+    def take(self) -> bool:
+        """Have the folder to ourselves (`Busy` if somebody else does); false if there is nothing left to do in it."""
+        self.lock.take()
+        if self.finished:
+            self.release()
+            return False
+        (self.path / "result.json").unlink(missing_ok=True)  # it was damaged
+        tidy(self.path)
+        tidy(self.checkpoint.parent)
+        return True
+
+    def release(self) -> None:
+        self.lock.release()
 
     def begin(
         self,
         like: Tensor,
         callbacks: tuple[Callback, ...] = (),
         prepared: Callable[[], tuple[Schedule, Problem]] | None = None,
-    ) -> Job:
-        """The run's job, at the point that its checkpoint holds if there is one."""
+    ) -> Job | None:
+        """The run's job, at the point that its checkpoint holds if there is one; None if the run is finished."""
         from pipecycle.train.checkpoint import load_job
         from pipecycle.train.job import Job
 
+        # A folder that is there is taken first, a new one is made only when nothing is wrong with the run.
+        if self.path.exists() and not self.take():
+            return None
         schedule, learnt = prepare(self.config) if prepared is None else prepared()
+        job = Job(schedule, learnt, watch(self.config), name=self.path.name, callbacks=callbacks)
         try:
             self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written ({reason(error)})") from None
+        if not self.take():
+            return None
         write(self.path / "config.toml", self.config.text())
         schedule.save(self.path / "schedule.npz")
-        job = Job(schedule, learnt, watch(self.config), name=self.path.name, callbacks=callbacks)
         self.identity = f"{self.config.identity()}/{schedule.digest()}"
         if self.checkpoint.exists():
             load_job(job, self.checkpoint, self.identity, like)
@@ -243,11 +264,12 @@ class RunFolder:
         """Keep what the rest of the run depends on, and the metrics so far."""
         from pipecycle.train.checkpoint import save_job
 
+        self.lock.check()
         save_job(job, self.checkpoint, self.identity)
         write(self.path / "metrics.csv", job.history.csv())
 
     def finish(self, job: Job) -> None:
-        """Write what came out; the checkpoint is no longer needed."""
+        """Write what came out; the checkpoint is no longer needed, and nobody writes here again."""
         from safetensors.torch import save
 
         from pipecycle.models import split
@@ -256,10 +278,13 @@ class RunFolder:
         module, vector = job.problem.module, job.model.cpu()
         names = [name for name, _ in module.named_parameters()]
         weights = {name: part.contiguous().clone() for name, part in zip(names, split(module, vector), strict=True)}
+        metrics = job.history.csv()
+        self.lock.check()
         write(self.path / "model.safetensors", save(weights))
-        write(self.path / "metrics.csv", job.history.csv())
-        write(self.path / "result.json", json.dumps(result(job), indent=1) + "\n")
+        write(self.path / "metrics.csv", metrics)
+        write(self.path / "result.json", disk.result_text(result(job), metrics))
         self.checkpoint.unlink(missing_ok=True)
+        self.release()
 
 
 def train_folders(
@@ -269,28 +294,23 @@ def train_folders(
     save_every: float = 60.0,
     show: Show | None = None,
     callbacks: tuple[Callback, ...] = (),
-    failed: Callable[[RunFolder, InputError], None] | None = None,
+    failed: Failed | None = None,
     planners: int = 1,
+    stop: Stop | None = None,
 ) -> Pace:
-    """Bring all runs to their end, stacked, saving every so many seconds and when asked to stop (Ctrl-C, SIGTERM).
+    """Bring all runs to their end, stacked, saving every so many seconds and when asked to stop: by `stop`, or without
+    it by Ctrl-C and SIGTERM.
 
-    A run that cannot begin is handed to `failed`, if there is one, and does not stop the others.  `planners` is how
-    many processes plan before the training begins.  Returns how fast it went."""
+    A run that cannot begin, whatever the reason (`Busy`: another process has it), is handed to `failed`, if there is
+    one, and does not stop the others.  `planners` is how many processes plan before the training begins.  Returns how
+    fast it went."""
     import torch
 
     from pipecycle.train.engine import pick_device, train_many
 
     place = pick_device(device)
     jobs: list[tuple[RunFolder, Job]] = []
-    with planned_ahead([folder.config for folder in folders], planners) as plans:
-        for folder, prepared in zip(folders, plans, strict=True):
-            try:
-                jobs.append((folder, folder.begin(torch.empty(0, device=place), callbacks, prepared)))
-            except InputError as error:
-                if failed is None:
-                    raise
-                failed(folder, error)
-    unfinished = {id(job): (folder, job) for folder, job in jobs}
+    unfinished: dict[int, tuple[RunFolder, Job]] = {}
     last = time.monotonic()
 
     def keep(engine: Engine) -> None:
@@ -301,28 +321,44 @@ def train_folders(
             if job.over:
                 folder.finish(job)
                 del unfinished[key]
-        if unfinished and (stop.asked or time.monotonic() - last >= save_every):
+        if unfinished and (asker.asked or time.monotonic() - last >= save_every):
             engine.settle()
             for folder, job in unfinished.values():
                 folder.save(job)
             last = time.monotonic()
-        if unfinished and stop.asked:
-            raise Interrupted(pace())
+        if unfinished and asker.asked:
+            raise Interrupted(asker.asked, pace())
 
     def pace() -> Pace:
         name = torch.cuda.get_device_name(place) if place.type == "cuda" else "CPU"
         finished = sum(job.over for _, job in jobs)
         return Pace(name, finished, sum(job.steps_done for _, job in jobs) - before, time.monotonic() - began)
 
-    before, began = sum(job.steps_done for _, job in jobs), time.monotonic()
-    for precision in sorted({folder.config.train.precision for folder, _ in jobs}):
-        some = [job for folder, job in jobs if folder.config.train.precision == precision]
-        with _Stop.watched() as stop:
-            train_many(some, device=place, precision=precision, tick=keep)  # type: ignore[arg-type]
-    taken = pace()
-    for folder, job in list(unfinished.values()):
-        folder.finish(job)
-    return taken
+    try:
+        with planned_ahead([folder.config for folder in folders], planners) as plans:
+            for folder, prepared in zip(folders, plans, strict=True):
+                try:
+                    job = folder.begin(torch.empty(0, device=place), callbacks, prepared)
+                except (Exception, SystemExit) as error:
+                    folder.release()
+                    if failed is None:
+                        raise
+                    failed(folder, error)
+                else:
+                    jobs += [(folder, job)] if job is not None else []
+        unfinished |= {id(job): (folder, job) for folder, job in jobs}
+        before, began = sum(job.steps_done for _, job in jobs), time.monotonic()
+        for precision in sorted({folder.config.train.precision for folder, _ in jobs}):
+            some = [job for folder, job in jobs if folder.config.train.precision == precision]
+            with Stop.watched() if stop is None else nullcontext(stop) as asker, asker.while_training():
+                train_many(some, device=place, precision=precision, tick=keep)  # type: ignore[arg-type]
+        taken = pace()
+        for folder, job in list(unfinished.values()):
+            folder.finish(job)
+        return taken
+    finally:
+        for folder in folders:
+            folder.release()
 
 
 def result(job: Job) -> dict[str, Any]:
@@ -343,32 +379,3 @@ def result(job: Job) -> dict[str, Any]:
         values.pop("by_class")
         figures[name] = values
     return figures
-
-
-class _Stop:
-    """Whether somebody asked to stop.  The second Ctrl-C does not wait for a good moment."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    @staticmethod
-    @contextmanager
-    def watched() -> Iterator[_Stop]:
-        stop = _Stop()
-
-        def ask(number: int, frame: FrameType | None) -> None:
-            if stop.asked:
-                raise KeyboardInterrupt
-            stop.asked = True
-
-        before = {}
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                before[number] = signal.signal(number, ask)
-            except ValueError:  # not in the main thread: whoever runs it there stops it otherwise
-                break
-        try:
-            yield stop
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,9 @@ ALIASES = {
     "augment": "train.augment",
     "trial": "world.trial",
 }
+ALIASES = {"data": "data.name", "alpha": "data.alpha", "model": "train.model", "trial": "world.trial"}
+MOST = 100_000
+"""Runs of one sweep."""
 WORDS = ("clients", "session", "slots", "budget", "harvest", "capacity", "initial")
 
 
@@ -48,37 +52,45 @@ class Sweep:
 def read_sweep(path: Path, trials: Sequence[int] | None = None) -> Sweep:
     """A file with `[base]` sections, a `[matrix]` of lists, `trials`, and `[[exclude]]` and `[[when]]` tables.
 
-    `[[parts]]` are several matrices in one file, each with a name; what stands above them holds for all.  `extends`
-    names a configuration file beside this one whose sections `[base]` builds on.  `trials` given here wins over the
-    file's."""
+    `[[parts]]` are several matrices in one file, each with a name; what stands above them holds for all, but for the
+    `trials` of a part that has its own.  `extends` names a configuration file beside this one whose sections `[base]`
+    builds on.  `trials` given here wins over the file's.  Nothing of a file is used unless
+    all of it is right."""
     values = read_toml(path)
-    parts = values.pop("parts", [])
+    parts = _tables(values.pop("parts", []), f"{path}: parts")
     base = sections(_base(values, path), str(path))
-    whole = _part(values, str(path), trials)
-    known_keys = {"policy", *whole["matrix"], *(key for part in parts for key in part.get("matrix", {}))}
-    for rule in [*whole["exclude"], *whole["when"], *(rule for part in parts for rule in _rules(part))]:
-        for key in rule:
-            if key != "set" and key not in known_keys:
-                raise InputError(f"{path}: a rule about {key}: {nearest(key, dict.fromkeys(known_keys))}")
-    if not parts:
-        return expand(base, **whole)
-    runs: dict[str, Config] = {}
-    members: dict[str, list[str]] = {}
-    for number, part in enumerate(parts, 1):
-        name = str(part.pop("name", number))
-        own = _part(part, f"{path}: part {name}", None)
-        matrix = {**whole["matrix"], **own["matrix"]}
-        rules = {key: [*whole[key], *own[key]] for key in ("exclude", "when")}
-        found = expand(base, matrix, whole["trials"], **rules).runs
-        known = {config.identity(): run for run, config in runs.items()}
-        members[name] = [known.get(config.identity(), run) for run, config in found.items()]
-        runs |= {run: config for run, config in found.items() if config.identity() not in known}
+    whole = _part(values, str(path))
+    own = [(str(part.pop("name", number)), part) for number, part in enumerate(parts, 1)]
+    named = {name: _part(part, f"{path}: part {name}") for name, part in own}
+    if len(named) < len(parts):
+        raise InputError(f"{path}: parts: two of them have the same name")
+    known_keys = {"policy", *whole["matrix"], *(key for part in named.values() for key in part["matrix"])}
+    for table in (whole, *named.values()):
+        for rule in (*table["exclude"], *table["when"]):
+            for key in rule:
+                if key != "set" and key not in known_keys:
+                    raise InputError(f"{path}: a rule about {key}: {nearest(key, dict.fromkeys(known_keys))}")
+    try:
+        if not named:
+            return expand(base, **(whole if trials is None else {**whole, "trials": trials}))
+        runs: dict[str, Config] = {}
+        members: dict[str, list[str]] = {}
+        for name, part in named.items():
+            matrix = {**whole["matrix"], **part["matrix"]}
+            rules = {key: [*whole[key], *part[key]] for key in ("exclude", "when")}
+            numbers = next((one for one in (trials, part["trials"], whole["trials"]) if one is not None), None)
+            found = expand(base, matrix, numbers, **rules).runs
+            known = {config.identity(): run for run, config in runs.items()}
+            members[name] = [known.get(config.identity(), run) for run, config in found.items()]
+            runs |= {run: config for run, config in found.items() if config.identity() not in known}
+    except InputError as error:
+        raise InputError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
     return Sweep(runs, members)
 
 
 def _base(values: dict[str, Any], path: Path) -> dict[str, Any]:
     """The sections of a sweep's `[base]`, on top of those of the file that it extends."""
-    own = values.pop("base", {})
+    own = _table(values.pop("base", {}), f"{path}: base")
     extended = values.pop("extends", None)
     if extended is None:
         return dict(own)
@@ -87,46 +99,70 @@ def _base(values: dict[str, Any], path: Path) -> dict[str, Any]:
     return {**below, **own, **{key: below[key] | own[key] for key in tables}}
 
 
-def _rules(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [*part.get("exclude", []), *part.get("when", [])]
-
-
-def _part(values: dict[str, Any], path: str, trials: Sequence[int] | None) -> dict[str, Any]:
+def _part(values: dict[str, Any], path: str) -> dict[str, Any]:
     """The arguments of `expand` in a file's table."""
     out = {
-        "matrix": values.pop("matrix", {}),
-        "trials": values.pop("trials", 1),
-        "exclude": values.pop("exclude", []),
-        "when": values.pop("when", []),
+        "matrix": _table(values.pop("matrix", {}), f"{path}: matrix"),
+        "trials": values.pop("trials", None),
+        "exclude": _tables(values.pop("exclude", []), f"{path}: exclude"),
+        "when": _tables(values.pop("when", []), f"{path}: when"),
     }
     if values:
         raise InputError(
             f"{path}: {next(iter(values))}: needs one of base, extends, matrix, trials, exclude, when, parts"
         )
-    return out if trials is None else {**out, "trials": trials}
+    if out["trials"] is not None:
+        _numbers(out["trials"], path)
+    return out
+
+
+def _table(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{what} = {value!r}: needs to be a table, with keys and values")
+    return value
+
+
+def _tables(value: Any, what: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list):
+        raise InputError(f"{what} = {value!r}: needs to be a list of tables, each under [[{what.rpartition(' ')[2]}]]")
+    return [_table(one, what) for one in value]
+
+
+def _numbers(trials: Any, path: str = "") -> list[int]:
+    """A count is that many from 0; a list is itself."""
+    if isinstance(trials, int) and not isinstance(trials, bool) and 1 <= trials <= MOST:
+        return list(range(trials))
+    if isinstance(trials, list | tuple | range) and trials:
+        numbers = [one for one in trials if isinstance(one, int) and not isinstance(one, bool) and one >= 0]
+        if len(set(numbers)) == len(trials):
+            return numbers
+    where = f"{path}: " if path else ""
+    raise InputError(f"{where}trials = {trials!r}: needs at least 1, or a list of different trials such as [0, 5]")
 
 
 def expand(
     base: Config,
     matrix: Mapping[str, Sequence[Any]],
-    trials: int | Sequence[int] = 1,
+    trials: int | Sequence[int] | None = None,
     exclude: Iterable[Mapping[str, Any]] = (),
     when: Iterable[Mapping[str, Any]] = (),
 ) -> Sweep:
     """Every combination.  A setting that a policy does not have (such as groups) does not multiply that policy.
 
-    `exclude` drops the cells that a rule describes; `when` gives those that it describes what stands in its `set`."""
-    numbers = list(range(trials)) if isinstance(trials, int) else list(trials)
+    `exclude` drops the cells that a rule describes; `when` gives those that it describes what stands in its `set`.
+    Trials are a count or a list, or a key of the matrix, or the base's; one of these, never two."""
+    dropped = [_Rule(rule) for rule in exclude]
+    special = [_Rule(rule) for rule in when]
+    if not all(rule.given for rule in special):
+        raise InputError("[[when]]: needs a table called set")
     for key, choices in matrix.items():
         if not isinstance(choices, list | tuple) or not choices:
             raise InputError(f"matrix.{key}: needs a list of values")
-    if not numbers:
-        raise InputError(f"trials = {trials}: needs at least 1")
-    dropped = [_Rule(rule) for rule in exclude]
-    special = [_Rule(rule) for rule in when]
-    for rule in special:
-        if not rule.given:
-            raise InputError("[[when]]: needs a table called set")
+    own = [key for key in (*matrix, *(key for rule in special for key in rule.given)) if _target(key) == "world.trial"]
+    numbers = _trials(base, own, trials)
+    size = math.prod(len(choices) for choices in matrix.values()) * len(numbers or [0])
+    if size > MOST:
+        raise InputError(f"the matrix has {size:,} combinations: needs at most {MOST:,}")
     bare = {key for key in matrix if key != "policy" and "." not in key and key != "delta" and _field(key) is None}
     known: set[str] = set()
     runs: dict[str, Config] = {}
@@ -145,10 +181,10 @@ def expand(
                 given |= rule.given
         start = base if policy == base.policy else attrs.evolve(base, policy=policy, settings={})
         config = start.changed(dict(_key(key, value) for key, value in (given | cell).items()))
-        for trial in numbers:
+        for trial in numbers or [config.world.trial]:
             one = config.changed({"world.trial": trial})
-            words = [policy, *(f"{key}-{value}" for key, value in cell.items()), f"trial-{trial}", one.identity()[:8]]
-            runs.setdefault("_".join(words).replace("/", "-").replace(" ", ""), one)
+            words = [policy, *(f"{key}-{value}" for key, value in cell.items() if key not in own), f"trial-{trial}"]
+            runs.setdefault(_folder_name(words, one), one)
     for key in bare - known:
         raise InputError(f"matrix.{key}: is neither a field nor a setting of any policy in the matrix")
     if not runs:
@@ -156,17 +192,38 @@ def expand(
     return Sweep(runs)
 
 
+def _trials(base: Config, own: Sequence[str], trials: int | Sequence[int] | None) -> list[int] | None:
+    """The trials of every cell; None if the cells say it themselves, by the keys `own`."""
+    if trials is None:
+        return None if own else [base.world.trial]
+    if own or base.world.trial != 0:
+        what = own[0] if own else f"world.trial = {base.world.trial}"
+        raise InputError(f"{what} and trials = {trials}: give one of them, not both")
+    return _numbers(trials)
+
+
+def _folder_name(words: Sequence[str], config: Config) -> str:
+    """What a cell says, as far as a file's name may be long; the identity tells runs apart."""
+    name = "_".join(words).replace("/", "-").replace(" ", "")
+    return f"{name.encode()[:200].decode(errors='ignore')}_{config.identity()[:8]}"
+
+
 class _Rule:
     """Which cells a table of an `exclude` or `when` list describes; a value may be a list of alternatives."""
 
     def __init__(self, table: Mapping[str, Any]) -> None:
-        self.given: dict[str, Any] = dict(table.get("set", {}))
+        self.given = _table(table.get("set", {}), "[[when]]: set")
         self._wanted = {
             key: value if isinstance(value, list) else [value] for key, value in table.items() if key != "set"
         }
 
     def describes(self, cell: Mapping[str, Any]) -> bool:
         return all(key in cell and cell[key] in values for key, values in self._wanted.items())
+
+
+def _target(key: str) -> str:
+    """The field that a key of a matrix is about, if it is about one."""
+    return _field(key) or key
 
 
 def _field(key: str) -> str | None:
@@ -178,7 +235,7 @@ def _key(key: str, value: Any) -> tuple[str, Any]:
         return "world.harvest", f"bernoulli:{float(value)!r}"
     if key == "alpha" and value in ("iid", "none"):
         return "data.alpha", None
-    return _field(key) or key, value
+    return _target(key), value
 
 
 def flat(config: Config) -> dict[str, Any]:

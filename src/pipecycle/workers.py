@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import sys
+import threading
 import time
 import tomllib
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from multiprocessing import connection, resource_tracker
 from pathlib import Path
-from queue import Empty
+from types import FrameType
 from typing import Any
 
-from attrs import asdict, define, field, frozen
+from attrs import asdict, define, field
 
 from pipecycle.config import sections
 from pipecycle.errors import InputError
-from pipecycle.runs import Interrupted, Pace, RunFolder, train_folders
+from pipecycle.folders import Busy, finished
+from pipecycle.runs import Pace, RunFolder, train_folders
+from pipecycle.stopping import Interrupted, Stop, die_with_parent, listening
 
 Shard = list[tuple[str, str]]
 """Folders and the text of their configurations: what a process needs to be told."""
 Watch = Callable[["Tally"], None]
+GRACE = 30.0
+"""Seconds that workers have to save when they are asked to stop."""
+PATIENCE = 1.0
+"""Seconds between two looks at a run that another process is training."""
 
 
 @define
@@ -34,7 +46,9 @@ class Tally:
     ended: dict[int, str] = field(factory=dict)
     """How each worker ended: finished, interrupted, or a reason."""
     paces: list[Pace] = field(factory=list)
-    """How fast each of them was, once it has finished."""
+    """How fast each of them was, once it has ended."""
+    notes: list[str] = field(factory=list)
+    """Sentences for the user, in the order of events."""
 
     def hear(self, kind: str, worker: int, value: Any) -> None:
         if kind == "steps":
@@ -43,8 +57,47 @@ class Tally:
             self.failed[value[0]] = value[1]
         elif kind == "pace":
             self.paces.append(Pace(**value))
+        elif kind == "note":
+            self.notes += [value] if value not in self.notes else []
         else:
             self.ended[worker] = value
+
+
+class Worker:
+    """A process with runs to train, and the line to it: it hears when to stop, and tells how it goes."""
+
+    def __init__(
+        self, number: int, place: str, shard: Shard, save_every: float, later: Sequence[Shard] | None = None
+    ) -> None:
+        self.number, self.place, self.shard = number, place, shard
+        self.later = later
+        """None for the first try; else what else is tried again in its place, a process each."""
+        context = multiprocessing.get_context("spawn")
+        self.line, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(number, shard, place, save_every, theirs))
+        with _unheard():
+            self.process.start()
+        theirs.close()
+
+    def heard(self, tally: Tally) -> bool:
+        """Takes in what it has said; false once it has ended."""
+        alive = self.process.is_alive()  # its last words are there before it is not
+        try:
+            while self.line.poll():
+                tally.hear(*self.line.recv())
+        except (EOFError, OSError):
+            alive = False
+        if not alive:
+            self.process.join()
+            self.line.close()
+            code = self.process.exitcode or 0
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+            tally.ended.setdefault(self.number, f"its process {how}")
+        return alive
+
+    def ask(self, number: int) -> None:
+        with suppress(OSError):
+            self.line.send(number)
 
 
 def execute(
@@ -58,43 +111,74 @@ def execute(
 ) -> dict[str, str]:
     """Bring all runs to their end: stacked in one process per GPU, or in one process per core.
 
-    Returns the sentences of those that failed, by folder.  Ctrl-C saves everything and raises `Interrupted`."""
-    shards = share(folders, device, workers)
-    context = multiprocessing.get_context("spawn")
-    events: Any = context.Queue()
-    processes = [
-        context.Process(target=work, args=(number, shard, place, save_every, events.put))
-        for number, (place, shard) in enumerate(shards)
-    ]
-    for process in processes:
-        process.start()
-    tally = tally or Tally()
-    asked = False
-    while len(tally.ended) < len(shards):
+    Returns the sentences of those that failed, by folder.  Should a worker die, each of its runs gets another process
+    for itself.  Ctrl-C and SIGTERM save everything and raise `Interrupted`; a second one does not wait for it."""
+    tally = Tally() if tally is None else tally
+    heard: list[int] = []
+    crew: list[Worker] = []
+    numbers = count()
+    deadline = float("inf")
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+
+    with listening(hear):
         try:
-            tally.hear(*events.get(timeout=0.2))
-        except Empty:
-            for number, process in enumerate(processes):
-                if not process.is_alive() and events.empty():
-                    tally.ended.setdefault(number, f"its process ended with code {process.exitcode}")
-        except KeyboardInterrupt:
-            asked = True  # the workers have heard it too, and are saving
-        if watch is not None:
-            watch(tally)
-    for process in processes:
-        process.join()
-    return settle(tally, [shard for _, shard in shards], asked)
-
-
-def settle(tally: Tally, shards: Sequence[Shard], asked: bool = False) -> dict[str, str]:
-    """The failures; an interruption is passed on."""
-    if asked or "interrupted" in tally.ended.values():
-        raise Interrupted
-    for number, shard in enumerate(shards):
-        if tally.ended[number] != "finished":
-            lost = (path for path, _ in shard if not RunFolder.is_finished(Path(path)))
-            tally.failed |= {path: tally.failed.get(path, tally.ended[number]) for path in lost}
+            for place, shard in share(folders, device, workers):
+                crew.append(Worker(next(numbers), place, shard, save_every))
+            while crew:
+                connection.wait([worker.line for worker in crew], 0.2)
+                for worker in [worker for worker in crew if not worker.heard(tally)]:
+                    crew.remove(worker)
+                    later = [] if heard else _later(worker, tally)
+                    if later:
+                        crew.append(Worker(next(numbers), worker.place, later[0], save_every, later[1:]))
+                if heard and deadline == float("inf"):
+                    deadline = time.monotonic() + GRACE
+                    for worker in crew:
+                        worker.ask(heard[0])
+                if len(heard) > 1 or time.monotonic() > deadline:
+                    for worker in crew:
+                        worker.process.kill()
+                if watch is not None:
+                    watch(tally)
+        finally:
+            for worker in crew:
+                worker.process.kill()
+                worker.process.join()
+    if heard:
+        raise Interrupted(heard[0])
     return tally.failed
+
+
+def _later(worker: Worker, tally: Tally) -> list[Shard]:
+    """What is still to be trained in the place of a worker that has ended.  Its unfinished runs are tried once more,
+    each in a process of its own, so that the one that kills its process cannot take others with it."""
+    lost = [run for run in worker.shard if run[0] not in tally.failed and not finished(Path(run[0]))]
+    how = tally.ended[worker.number]
+    if lost:
+        tally.done.pop(worker.number, None)
+        tally.total.pop(worker.number, None)
+    if worker.later is not None:
+        tally.failed |= {path: how for path, _ in lost}
+        return list(worker.later)
+    if lost:
+        tally.notes.append(f"A worker did not finish ({how}); {len(lost)} runs of its are tried again one by one.")
+    return [[run] for run in lost]
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """What is started inside hears neither Ctrl-C nor SIGTERM, from its first moment: who started it passes them on."""
+    resource_tracker.ensure_running()  # which would let them through again
+    if not hasattr(signal, "pthread_sigmask"):  # Windows: there it does so itself
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def share(folders: Sequence[RunFolder], device: str, workers: int | None) -> list[tuple[str, Shard]]:
@@ -105,18 +189,51 @@ def share(folders: Sequence[RunFolder], device: str, workers: int | None) -> lis
         import torch
 
         places = [f"cuda:{index}" for index in range(torch.cuda.device_count())] or ["cpu"]
+    elif device != "cpu":
+        from pipecycle.train.engine import pick_device
+
+        pick_device(device)  # or it is refused before anything begins
     if places == ["cpu"]:
         places = ["cpu"] * max(1, min(workers or os.cpu_count() or 1, len(open_runs)))
     shards = [(place, open_runs[index :: len(places)]) for index, place in enumerate(places)]
     return [(place, shard) for place, shard in shards if shard]
 
 
-def work(number: int, shard: Shard, device: str, save_every: float, tell: Callable[[Any], None]) -> None:
-    """One worker: its runs stacked; should the stack break, each run by itself, so that one cannot harm another."""
+def _serve(number: int, shard: Shard, device: str, save_every: float, line: Any) -> None:
+    """A worker's process: it ends when it is told to stop, or when nobody is left to tell it."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stop = Stop()
+
+    def obey() -> None:
+        try:
+            stop.asked = line.recv()
+        except (EOFError, OSError):
+            return
+        if not stop.training:  # nothing to save
+            os._exit(0)
+
+    threading.Thread(target=obey, daemon=True).start()
+    work(number, shard, device, save_every, line.send, stop)
+
+
+def work(
+    number: int,
+    shard: Shard,
+    device: str,
+    save_every: float,
+    tell: Callable[[Any], None],
+    stop: Stop | None = None,
+) -> None:
+    """One worker: its runs stacked; should the stack break, each run by itself, so that one cannot harm another.  Runs
+    that another process is training are waited for, and taken over if it does not finish them."""
     import torch
 
     torch.set_num_threads(1)
     last = 0.0
+    over: set[str] = set()  # failed
+    busy: dict[str, RunFolder] = {}
+    paces: list[Pace] = []
 
     def show(engine: Any) -> None:
         nonlocal last
@@ -124,31 +241,71 @@ def work(number: int, shard: Shard, device: str, save_every: float, tell: Callab
             last = time.monotonic()
             tell(("steps", number, (engine.steps_done, engine.steps_total)))
 
-    def fail(folder: RunFolder, error: Exception) -> None:
-        tell(("failed", number, (str(folder.path), " ".join(str(error).split()))))
+    def fail(folder: RunFolder, error: BaseException) -> None:
+        path = str(folder.path)
+        if isinstance(error, Busy):
+            busy[path] = folder
+            tell(("note", number, f"Waiting for runs that {error.holder} is training."))
+            return
+        over.add(path)
+        tell(("failed", number, (path, told(error))))
+
+    def attempt(folders: list[RunFolder], planners: int = 1) -> None:
+        try:
+            paces.append(
+                train_folders(
+                    folders,
+                    device=device,
+                    save_every=save_every,
+                    show=show,
+                    failed=fail,
+                    planners=planners,
+                    stop=stop,
+                )
+            )
+        except Interrupted as stopped:
+            paces.extend([stopped.pace] if stopped.pace is not None else [])
+            raise
+        except (Exception, SystemExit) as error:
+            if len(folders) == 1:
+                fail(folders[0], error)
+                return
+            for folder in folders:
+                if str(folder.path) not in over and str(folder.path) not in busy and not folder.finished:
+                    attempt([folder])
 
     try:
         folders = [RunFolder(Path(path), sections(tomllib.loads(text), path)) for path, text in shard]
-        try:
-            planners = 1 if device == "cpu" else os.cpu_count() or 1  # every core has a worker of its own on a CPU
-            pace = train_folders(
-                folders, device=device, save_every=save_every, show=show, failed=fail, planners=planners
-            )
-            tell(("pace", number, asdict(pace)))
-        except RuntimeError:
-            for folder in folders:
-                try:
-                    if not folder.finished:
-                        train_folders([folder], device=device, save_every=save_every, show=show, failed=fail)
-                except RuntimeError as error:
-                    fail(folder, error)
-        tell(("end", number, "finished"))
-    except (Interrupted, KeyboardInterrupt) as stop:
-        if isinstance(stop, Interrupted) and stop.pace is not None:
-            tell(("pace", number, asdict(stop.pace)))
-        tell(("end", number, "interrupted"))
-    except InputError as error:
-        tell(("end", number, str(error)))
+        attempt(folders, 1 if device == "cpu" else os.cpu_count() or 1)  # on a CPU every core has a worker of its own
+        while busy:
+            time.sleep(PATIENCE)
+            folders = list(busy.values())
+            busy.clear()
+            attempt(folders)
+        how = "finished"
+    except (Interrupted, KeyboardInterrupt):
+        how = "interrupted"
+    except (Exception, SystemExit) as error:
+        how = told(error)
+    if paces:
+        seconds = sum(pace.seconds for pace in paces)
+        runs, steps = sum(pace.runs for pace in paces), sum(pace.steps for pace in paces)
+        tell(("pace", number, asdict(Pace(paces[0].device, runs, steps, seconds))))
+    tell(("end", number, how))
+
+
+def told(error: BaseException) -> str:
+    """An error as one sentence; what is not the user's input is named with the place where it happened."""
+    words = " ".join(str(error).split())
+    if isinstance(error, InputError):
+        return words
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return f"{type(error).__name__}: {words}"
+    libraries = (str(Path(__file__).parent), sys.prefix, sys.base_prefix)
+    theirs = [frame for frame in frames if not frame.filename.startswith(libraries)]
+    place = (theirs or frames)[-1]
+    return f"{type(error).__name__} in {place.filename}:{place.lineno}{': ' * bool(words)}{words}"
 
 
 def execute_on_ray(
@@ -169,86 +326,38 @@ def execute_on_ray(
     open_runs = [(str(folder.path.resolve()), folder.config.text()) for folder in folders if not folder.finished]
     shards = [shard for shard in (open_runs[index::count] for index in range(count)) if shard]
     needs = {"num_gpus": 1} if gpus else {"num_cpus": 1}
-    task = ray.remote(_ray_work).options(**needs)
-    waiting = {task.remote(number, shard, save_every): number for number, shard in enumerate(shards)}
+    train = ray.remote(_ray_work).options(**needs)
+    waiting = {train.remote(number, shard, save_every): number for number, shard in enumerate(shards)}
     tally = Tally()
+    heard: list[int] = []
     try:
-        while waiting:
-            ready, _ = ray.wait(list(waiting), num_returns=1, timeout=0.5)
-            for one in ready:
-                for event in ray.get(one):
-                    tally.hear(*event)
-                tally.ended.setdefault(waiting.pop(one), "its task ended without a word")
-            if watch is not None:
-                watch(tally)
-    except KeyboardInterrupt:
-        for one in waiting:
-            ray.cancel(one)
-        raise Interrupted from None
+        with listening(lambda number, frame: heard.append(number)):
+            while waiting and not heard:
+                ready, _ = ray.wait(list(waiting), num_returns=1, timeout=0.5)
+                for task in ready:
+                    worker = waiting.pop(task)
+                    try:
+                        for event in ray.get(task):
+                            tally.hear(*event)
+                    except ray.exceptions.RayError as error:
+                        tally.ended[worker] = told(error)
+                if watch is not None:
+                    watch(tally)
+            for task in waiting:
+                ray.cancel(task)
+            if waiting:
+                ray.wait(list(waiting), num_returns=len(waiting), timeout=GRACE)  # they are saving
     finally:
         ray.shutdown()
-    return settle(tally, shards)
+    if heard:
+        raise Interrupted(heard[0])
+    for number, shard in enumerate(shards):
+        lost = (path for path, _ in shard if path not in tally.failed and not finished(Path(path)))
+        tally.failed |= {path: tally.ended.get(number, "its task ended without a word") for path in lost}
+    return tally.failed
 
 
 def _ray_work(number: int, shard: Shard, save_every: float) -> list[Any]:
     events: list[Any] = []
     work(number, shard, "auto", save_every, events.append)
     return [event for event in events if event[0] != "steps"] + [event for event in events if event[0] == "steps"][-1:]
-
-
-@frozen
-class Estimate:
-    """What a sweep will take."""
-
-    runs: int
-    finished: int
-    steps: int
-    steps_per_second: float
-    seconds: float
-
-
-class _Enough(Exception):
-    pass
-
-
-def estimate(
-    folders: Sequence[RunFolder],
-    *,
-    device: str = "auto",
-    workers: int | None = None,
-    watch: Callable[[int, int], None] | None = None,
-) -> Estimate:
-    """Plan every unfinished run to count its steps, and train a shard for two seconds to see how fast they go.  `watch`
-    is told how many are planned, of how many."""
-    from pipecycle.runs import prepare
-    from pipecycle.train.engine import Engine, train_many
-    from pipecycle.train.job import Job
-
-    shards = share(folders, device, workers)
-    if not shards:
-        return Estimate(len(folders), len(folders), 0, 0.0, 0.0)
-    configs = {str(folder.path): folder.config for folder in folders}
-    paths = [path for _, shard in shards for path, _ in shard]
-    jobs: dict[str, Job] = {}
-    for path in paths:
-        jobs[path] = Job(*prepare(configs[path]))
-        if watch is not None:
-            watch(len(jobs), len(paths))
-    place, first = shards[0]
-
-    marks: list[tuple[float, int]] = []
-
-    def enough(engine: Engine) -> None:
-        """The first stack warms up; two seconds after it there is enough to go by."""
-        marks.append((time.monotonic(), engine.steps_done))
-        if marks[-1][0] - marks[0][0] > 2.0:
-            raise _Enough
-
-    started = time.monotonic()
-    with suppress(_Enough):
-        train_many([jobs[path] for path, _ in first], device=place, tick=enough)
-    (begun, before), (ended, after) = marks[0] if len(marks) > 1 else (started, 0), marks[-1]
-    rate = (after - before) / max(ended - begun, 1e-9)
-    steps = sum(job.steps_total for job in jobs.values())
-    longest = max(sum(jobs[path].steps_total for path, _ in shard) for _, shard in shards)
-    return Estimate(len(folders), len(folders) - len(jobs), steps, rate * len(shards), longest / max(rate, 1e-9))

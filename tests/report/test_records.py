@@ -81,7 +81,7 @@ def test_a_lone_schedule_is_planned_only(make, tmp_path: Path) -> None:
         (lambda run: (run / "schedule.npz").write_bytes(b"no"), "is not a schedule, or is damaged"),
         (lambda run: (run / "metrics.csv").write_text("slot,energy\n1,x\n"), "is not the metrics of a run"),
         (lambda run: (run / "result.json").write_text("{"), "is not the result of a run"),
-        (lambda run: (run / "metrics.csv").unlink(), "has a result but no metrics.csv"),
+        (lambda run: (run / "metrics.csv").unlink(), "metrics.csv cannot be read (no such file or directory)"),
         (lambda run: (run / "config.toml").write_text("format = 99\n"), "is a configuration of format 99"),
     ],
 )

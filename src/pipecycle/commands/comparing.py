@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipecycle.commands.shared import ConfigFile, HarvestSpec, Json, Settings, configured
-from pipecycle.commands.sweeping import carry_out, save_results
+from pipecycle.commands.sweeping import carry_out, save_results, tell_failed
 from pipecycle.compare import DEMO, POLICIES, captions, comparison, references
 from pipecycle.config import Config
 from pipecycle.data.augment import FORMS
@@ -79,7 +79,9 @@ def compare(
     console = Console(stderr=as_json)
     folders = sweep.folders(home)
     failed = carry_out(folders, console, device=device, workers=workers, save_every=60.0)
-    save_results(folders, home)
+    if not save_results(folders, home):
+        tell_failed(console, failed)
+        raise typer.Exit(1)
     from pipecycle.report.page import page
     from pipecycle.report.records import load
     from pipecycle.report.tables import summary_rows
@@ -103,8 +105,7 @@ def compare(
             spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
             console.print(f"{means[name]:5.1f}{spread}  {name}: {about[name]}", highlight=False)
         console.print(f"Report: {home / 'report.html'}", highlight=False, soft_wrap=True)
-        for path, sentence in failed.items():
-            console.print(f"[bold red]failed[/] {path}: {sentence}", highlight=False)
+        tell_failed(console, failed)
     if failed:
         raise typer.Exit(1)
 

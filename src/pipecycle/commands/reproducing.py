@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,9 +90,9 @@ def reproduce(
             console.print(f"{made[0]}{more}", highlight=False, soft_wrap=True)
         return
     path = out / "results.parquet"
-    known = results.load(path) if path.exists() else results.empty()
+    known = _whole(path, console) if path.exists() else results.empty()
     if merge:
-        known = results.merge([known, *(results.load(other) for other in merge)])
+        known = results.merge([known, *(_whole(other, console) for other in merge)])
         known.save(path)
         _tell(console, as_json, known, path, {})
         return
@@ -130,6 +131,15 @@ def reproduce(
     _tell(console, as_json, known, path, failed)
     if failed:
         raise typer.Exit(1)
+
+
+def _whole(path: Path, console: Console) -> Results:
+    """Results that were saved; runs that are not all there are left out, and said."""
+    known, cut = results.load(path).whole()
+    if cut:
+        more = f" and {number(len(cut) - 1)} more" if len(cut) > 1 else ""
+        console.print(f"{path}: {cut[0]}{more} cut short, so not used.", highlight=False, markup=False, soft_wrap=True)
+    return known
 
 
 def _report(out: Path, console: Console, regimes: bool) -> list[Path]:
@@ -171,9 +181,6 @@ def _tell(console: Console, as_json: bool, known: Results, path: Path, failed: M
 
 def _provenance(tally: Tally, wall: float, parts: list[str], source: str) -> dict[str, Any]:
     """Which command, machine and code trained, and how fast."""
-    import numpy
-    import torch
-
     return {
         "command": _command(sys.argv[1:]),
         "device": tally.paces[0].device,
@@ -185,8 +192,8 @@ def _provenance(tally: Tally, wall: float, parts: list[str], source: str) -> dic
         "pipecycle": __version__,
         "source": source,
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
+        "torch": version("torch"),
+        "numpy": version("numpy"),
     }
 
 

@@ -15,7 +15,6 @@ from rich.live import Live
 from rich.table import Table
 
 from pipecycle.commands.shared import (
-    STOPPED,
     Budget,
     Clients,
     ConfigFile,
@@ -28,11 +27,13 @@ from pipecycle.commands.shared import (
     Slots,
     Trial,
     configured,
+    stopped,
 )
 from pipecycle.config import Config
 from pipecycle.data.augment import FORMS
-from pipecycle.errors import InputError
-from pipecycle.runs import Interrupted, RunFolder, clear, train_folders
+from pipecycle.folders import clear
+from pipecycle.runs import RunFolder, train_folders
+from pipecycle.stopping import Interrupted
 from pipecycle.summary import number
 
 if TYPE_CHECKING:
@@ -88,10 +89,13 @@ def run(
 def conduct(config: Config, out: Path | None, device: str, save_every: float, fresh: bool, as_json: bool) -> None:
     """Run a configuration in its folder and print the result."""
     path = out or Path("runs") / name(config)
-    if fresh:
-        _clear(path)
-    folder = RunFolder(path, config)
     console = Console(stderr=as_json)
+    kept = clear(path) if fresh else []
+    if kept:
+        console.print(f"Not a run's, so left in {path}: {', '.join(kept)}.", highlight=False, markup=False)
+    folder = RunFolder(path, config)
+    if folder.damage is not None:
+        console.print(folder.damage, highlight=False, markup=False, soft_wrap=True)
     if folder.finished:
         if not as_json:
             console.print(f"{path} is finished already (--fresh begins again).", highlight=False)
@@ -119,13 +123,6 @@ def name(config: Config) -> str:
     return re.sub(r"[^A-Za-z0-9.+-]+", "-", "_".join(Path(word).name for word in words))
 
 
-def _clear(path: Path) -> None:
-    known = path / "config.toml"
-    if path.exists() and any(path.iterdir()) and not known.exists():
-        raise InputError(f"{path}: is not the folder of a run, so nothing in it is removed")
-    clear(path)
-
-
 def _train(folder: RunFolder, device: str, save_every: float, console: Console) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch
@@ -139,9 +136,9 @@ def _train(folder: RunFolder, device: str, save_every: float, console: Console) 
                 )
         else:
             train_folders([folder], device=device, save_every=save_every)
-    except Interrupted:
+    except Interrupted as stop:
         console.print(f"Stopped; the same command goes on from {folder.path}.", highlight=False)
-        raise typer.Exit(STOPPED) from None
+        raise stopped(stop) from None
 
 
 def _display(engine: Engine) -> Table:

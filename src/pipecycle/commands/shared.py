@@ -15,6 +15,7 @@ from pipecycle.config import Config, read_config
 from pipecycle.errors import InputError
 from pipecycle.registry import parameters, policy_class
 from pipecycle.specs import FORMS
+from pipecycle.stopping import Interrupted
 
 Groups = Annotated[int | None, typer.Option(help="Concurrent groups G, for policies that have groups. \\[default: 2]")]
 Delta = Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.5]")]
@@ -36,8 +37,14 @@ Settings = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
-STOPPED = 1130
+SAID = 1000
+STOPPED = SAID + 130
 """How a command ends that was interrupted and has said how to go on; others leave the saying to the program."""
+
+
+def stopped(stop: Interrupted) -> typer.Exit:
+    """The end of a command that has said how to go on: 130 after Ctrl-C, 143 after SIGTERM."""
+    return typer.Exit(SAID + 128 + stop.number)
 
 
 def progress() -> Progress:

@@ -10,16 +10,19 @@ from typing import Annotated, Any
 import attrs
 import typer
 from rich.console import Console
+from rich.markup import escape
 
-from pipecycle.commands.shared import STOPPED, ConfigFile, Json, Settings, configured, progress
+from pipecycle.commands.shared import ConfigFile, Json, Settings, configured, progress, stopped
 from pipecycle.config import SECTIONS, Config, toml
 from pipecycle.errors import InputError
+from pipecycle.estimate import Estimate, estimate
 from pipecycle.files import write
 from pipecycle.registry import parameters, policy_class
-from pipecycle.runs import Interrupted, RunFolder
+from pipecycle.runs import RunFolder
+from pipecycle.stopping import Interrupted
 from pipecycle.summary import number
 from pipecycle.sweep import collect, read_sweep
-from pipecycle.workers import Estimate, Tally, estimate, execute, execute_on_ray
+from pipecycle.workers import Tally, execute, execute_on_ray
 
 
 def sweep(
@@ -85,21 +88,30 @@ def carry_out(
     """Execute with a bar; an interruption says how to go on.  `tally` is filled with how it went."""
     if not ray:
         check_data(folders)
+    damage = [folder.damage for folder in folders if folder.damage is not None]
+    if damage:
+        more = f" (and {number(len(damage) - 1)} more)" if len(damage) > 1 else ""
+        console.print(f"{damage[0]}{more}.", highlight=False, markup=False, soft_wrap=True)
     with progress() as bar:
         task = bar.add_task(f"{sum(not folder.finished for folder in folders)} runs", total=None)
+        said = 0
 
         def watch(tally: Tally) -> None:
+            nonlocal said
             done, total = sum(tally.done.values()), sum(tally.total.values())
             bar.update(task, completed=done, total=total or None)
+            for note in tally.notes[said:]:
+                bar.console.print(note, highlight=False, markup=False, soft_wrap=True)
+            said = len(tally.notes)
 
         try:
             if ray:
                 return execute_on_ray(folders, address=address, save_every=save_every, watch=watch)
             return execute(folders, device=device, workers=workers, save_every=save_every, watch=watch, tally=tally)
-        except Interrupted:
+        except Interrupted as stop:
             bar.stop()
             console.print("Stopped; the same command goes on from here.", highlight=False)
-            raise typer.Exit(STOPPED) from None
+            raise stopped(stop) from None
 
 
 def check_data(folders: list[RunFolder]) -> None:
@@ -121,7 +133,7 @@ def foresee(folders: list[RunFolder], *, device: str, workers: int | None) -> Es
             folders,
             device=device,
             workers=workers,
-            watch=lambda done, total: bar.update(task, completed=done, total=total),
+            tell=lambda done, total: bar.update(task, completed=done, total=total),
         )
 
 
@@ -132,7 +144,8 @@ def tell_failed(console: Console, failed: Mapping[str, str]) -> None:
         by_reason.setdefault(sentence, []).append(path)
     for sentence, paths in by_reason.items():
         more = f" and {number(len(paths) - 1)} more" if len(paths) > 1 else ""
-        console.print(f"[bold red]failed[/] {paths[0]}{more}: {sentence}", highlight=False, soft_wrap=True)
+        what = escape(f"{paths[0]}{more}: {sentence}")
+        console.print(f"[bold red]failed[/] {what}", highlight=False, soft_wrap=True)
 
 
 def save_results(folders: list[RunFolder], home: Path) -> int:

@@ -13,7 +13,8 @@ import attrs
 import numpy as np
 from attrs import frozen
 
-from pipecycle.config import Config, read_config
+from pipecycle import folders
+from pipecycle.config import Config, read_recorded
 from pipecycle.errors import InputError
 from pipecycle.files import reason
 from pipecycle.lineage import Floats
@@ -174,18 +175,10 @@ def read(path: Path) -> Record:
     schedule = Schedule.load(path / "schedule.npz")
     if not (path / "config.toml").exists():
         return Record(path, schedule, None, None, None)
-    config = read_config(path / "config.toml", kept=True)
-    ended = None
-    result = path / "result.json"
-    if result.exists():
-        try:
-            ended = str(json.loads(result.read_text())["ended"])
-        except (OSError, ValueError, KeyError, TypeError):
-            raise InputError(f"{result}: is not the result of a run, or is damaged") from None
-    metrics = _metrics(path / "metrics.csv")
-    if ended is not None and metrics is None:
-        raise InputError(f"{path}: has a result but no metrics.csv with a checkpoint in it")
-    return Record(path, schedule, config, metrics, ended)
+    config = read_recorded(path / "config.toml")
+    result = folders.result(path)
+    ended = None if result is None else str(result["ended"])
+    return Record(path, schedule, config, _metrics(path / "metrics.csv"), ended)
 
 
 def _runs(paths: Iterable[str | Path]) -> Iterator[Path]:

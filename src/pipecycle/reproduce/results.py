@@ -49,6 +49,13 @@ class Results:
         counts = names.fillna("").value_counts()
         return {str(name): int(count) for name, count in sorted(counts.items())}
 
+    def whole(self) -> tuple[Results, list[str]]:
+        """Without the runs that lack rows (older versions could write such), and the names of those."""
+        if not {"slot", "budget", "ended", "look.every", "plan.slots"} <= set(self.frame.columns):
+            return self, []
+        cut = {str(run): name for run, rows in self.frame.groupby("identity") if (name := _cut_short(rows))}
+        return Results(self.frame[~self.frame["identity"].isin(list(cut))], self.pieces), sorted(cut.values())
+
     def save(self, path: Path) -> None:
         """One Parquet file; the pieces are in its metadata."""
         import pyarrow
@@ -133,6 +140,16 @@ def merge(parts: Iterable[Results]) -> Results:
     whole = pandas.concat(ordered, ignore_index=True)
     columns: list[str] = sorted([str(column) for column in whole.columns], key=_place)
     return Results(whole[columns], pieces)
+
+
+def _cut_short(rows: pandas.DataFrame) -> str | None:
+    """The name of a run whose regular evaluations are not all there."""
+    first = rows.iloc[0]
+    every, slots = int(first["look.every"]), int(first["plan.slots"])
+    there = sorted(rows.loc[rows["budget"] == 0, "slot"].astype(int))
+    last = slots if first["ended"] == "finished" else max(there, default=0)
+    whole = there == sorted({*range(every, last + 1, every), last})
+    return None if whole else str(first["run"])
 
 
 METRICS = ["slot", "energy", "accuracy", "loss", "version", "budget"]

@@ -1,0 +1,96 @@
+"""How commands and their processes are stopped: by signals, by each other, and when whoever started them is gone."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from attrs import define
+
+if TYPE_CHECKING:
+    from pipecycle.runs import Pace
+
+
+class Interrupted(Exception):
+    """Runs were asked to stop, by which signal; their state is on disk."""
+
+    def __init__(self, number: int = signal.SIGINT, pace: Pace | None = None) -> None:
+        super().__init__()
+        self.number, self.pace = number, pace
+
+
+class Terminated(BaseException):
+    """SIGTERM where nothing has to be saved: what KeyboardInterrupt is to Ctrl-C."""
+
+
+def terminate(number: int, frame: FrameType | None) -> None:
+    """The program's handler of SIGTERM."""
+    raise Terminated
+
+
+@define
+class Stop:
+    """Whether somebody asked to stop, by which signal."""
+
+    asked: int = 0
+    training: bool = False
+    """Whether there is anything to save first."""
+
+    @contextmanager
+    def while_training(self) -> Iterator[None]:
+        self.training = True
+        try:
+            yield
+        finally:
+            self.training = False
+
+    @staticmethod
+    @contextmanager
+    def watched() -> Iterator[Stop]:
+        """Asked by Ctrl-C or SIGTERM; the second does not wait for a good moment."""
+        stop = Stop()
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            if stop.asked:
+                raise KeyboardInterrupt
+            stop.asked = number
+
+        with listening(ask):
+            yield stop
+
+
+@contextmanager
+def listening(hear: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """`hear` is told of Ctrl-C and SIGTERM; what the process was started to ignore stays ignored."""
+    before = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        try:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, hear)
+        except ValueError:  # not in the main thread: whoever runs it there stops it otherwise
+            break
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def die_with_parent() -> None:
+    """End this process when the one that spawned it is gone, even by `kill -9`: the system then closes the pipe that
+    multiprocessing keeps between the two."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
