@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -66,10 +66,12 @@ class Stop:
 
 
 @contextmanager
-def listening(hear: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def listening(
+    hear: Callable[[int, FrameType | None], None], signals: Iterable[int] = (signal.SIGINT, signal.SIGTERM)
+) -> Iterator[None]:
     """`hear` is told of Ctrl-C and SIGTERM; what the process was started to ignore stays ignored."""
     before = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in signals:
         try:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, hear)
@@ -80,6 +82,25 @@ def listening(hear: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def as_ctrl_c() -> Iterator[None]:
+    """Inside, SIGTERM and a closed terminal are a Ctrl-C."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    with listening(interrupt, (signal.SIGTERM, signal.SIGHUP)):
+        yield
+
+
+@contextmanager
+def undisturbed() -> Iterator[threading.Event]:
+    """Inside, signals to stop are noted and not obeyed: for taking things down."""
+    heard = threading.Event()
+    with listening(lambda *_: heard.set(), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
+        yield heard
 
 
 def die_with_parent() -> None:

@@ -22,9 +22,9 @@ from pipecycle.config import toml
 from pipecycle.deploy.local.certificates import Authority, make_authority, make_node_key
 from pipecycle.deploy.local.loopback import HOST, Failed, answers, environment, free_port, made, program
 from pipecycle.deploy.local.processes import Descendants, adopt, kill_family, start_guard
-from pipecycle.deploy.local.signals import deaf
 from pipecycle.errors import InputError
 from pipecycle.files import write
+from pipecycle.stopping import undisturbed
 
 NAME = "pipecycle"
 """What the SuperLink is called in Flower's own configuration: `flwr list pipecycle`."""
@@ -225,7 +225,7 @@ class Federation:
 
     def stop(self) -> None:
         """Take everything down; a second Ctrl-C makes it brutal instead of leaving something behind."""
-        with deaf() as asked_again:
+        with undisturbed() as asked_again:
             self.descendants.look()
             if self.link is not None:  # first, and at once: a server that saw its nodes go would count them as lost
                 kill_family(self.link.pid)

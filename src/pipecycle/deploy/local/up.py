@@ -14,12 +14,12 @@ from pipecycle.config import read_toml, toml
 from pipecycle.deploy.local.federation import Federation, lines, status
 from pipecycle.deploy.local.loopback import Failed
 from pipecycle.deploy.local.project import read_app, write_app
-from pipecycle.deploy.local.signals import stoppable
 from pipecycle.deploy.local.view import Tail, View
 from pipecycle.deploy.server.trace import STATE
 from pipecycle.deploy.wire.settings import NodeSettings, RunSettings, Scalar
 from pipecycle.errors import InputError
 from pipecycle.files import write
+from pipecycle.stopping import as_ctrl_c
 
 LISTEN = 10.0
 """Seconds between two questions to the SuperLink what has become of the run: each takes a second of a core."""
@@ -147,7 +147,7 @@ class Outcome:
 
 def conduct(site: Site, settings: RunSettings, terms: Terms, *, say: Say, show: Show) -> Outcome:
     """Start everything, run the app, watch it, take everything down; also when it is interrupted."""
-    with stoppable(), Federation(site.federation, tls=terms.tls) as federation:
+    with as_ctrl_c(), Federation(site.federation, tls=terms.tls) as federation:
         link, keys = (" with TLS", " with registered keys") if terms.tls else ("", "")
         say(f"SuperLink on 127.0.0.1:{federation.port}{link}, logs in {site.federation / 'logs'}")
         write(site.terms, terms.text())
