@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from pipecycle.errors import InputError
@@ -10,6 +11,8 @@ from pipecycle.errors import InputError
 
 def write(path: Path, data: bytes | str) -> None:
     """Write to a temporary neighbour, then rename: nobody ever sees half a file."""
+    if not path.name:
+        raise InputError(f"{path}: is a folder, needs the name of a file")
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
@@ -20,7 +23,22 @@ def write(path: Path, data: bytes | str) -> None:
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({reason(error)})") from None
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # what went wrong before is what matters
+            partial.unlink(missing_ok=True)
+
+
+def writable(path: Path) -> None:
+    """Refuse the name of a file that cannot be written, before the work that it is for."""
+    try:
+        if not path.name or path.is_dir():
+            raise InputError(f"{path}: is a folder, needs the name of a file")
+        if not path.parent.is_dir():
+            raise InputError(f"{path}: cannot be written ({path.parent} is not a folder)")
+        if not os.access(path.parent, os.W_OK):
+            raise InputError(f"{path}: cannot be written (permission denied)")
+        path.exists()  # a name may be too long
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({reason(error)})") from None
 
 
 def reason(error: OSError) -> str:

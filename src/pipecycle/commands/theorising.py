@@ -27,7 +27,7 @@ from pipecycle.errors import InputError
 from pipecycle.files import write
 from pipecycle.theory.plans import Planned, plan_at
 from pipecycle.theory.study import Family, Study, families, finite, largest
-from pipecycle.theory.system import HUGE, Constants
+from pipecycle.theory.system import AMOUNT, POSITIVE, Constants
 
 USUAL = [1, 2, 5, 10]
 
@@ -131,10 +131,8 @@ def _advance(bar: Progress, task: TaskID, what: str, share: float) -> None:
 def _constants(**given: float | None) -> dict[str, float]:
     known = {name: value for name, value in given.items() if value is not None}
     for name, value in known.items():
-        positive = name in ("L", "f0_gap")
-        if not 0 <= value < HUGE or (positive and value == 0):
-            needed = "a positive number" if positive else "a number of at least 0 and"
-            raise InputError(f"{'gap' if name == 'f0_gap' else name} = {value}: needs {needed} below {HUGE:g}")
+        check = POSITIVE if name in ("L", "f0_gap") else AMOUNT
+        check.of("gap" if name == "f0_gap" else name, value)
     return known
 
 

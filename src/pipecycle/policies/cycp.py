@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from attrs import define, field
 
-from pipecycle.checks import at_least
+from pipecycle.checks import MOST_CLIENTS, MOST_GROUPS, MOST_SLOTS, at_least
 from pipecycle.policies.clock import epoch_length, round_length
 from pipecycle.streams import Ints
 from pipecycle.world import Grouping, World
@@ -25,11 +25,11 @@ class CyCP:
     name: ClassVar[str] = "cycp"
     grouping: ClassVar[Grouping] = "aggregation"
 
-    groups: int = field(default=2, validator=at_least(1, "group"))
+    groups: int = field(default=2, validator=at_least(1, "group", most=MOST_GROUPS))
     """Group-rounds per epoch (G)."""
-    epoch: int | None = field(default=None, validator=at_least(1, "slot"))
+    epoch: int | None = field(default=None, validator=at_least(1, "slot", most=MOST_SLOTS))
     """Slots per epoch (S); max(30, 1.5 sessions) if not given."""
-    group_cap: int | None = field(default=None, validator=at_least(1, "member"))
+    group_cap: int | None = field(default=None, validator=at_least(1, "member", most=MOST_CLIENTS))
     """Members per group, at most; floor(clients / groups) if not given."""
 
     def setup(self, world: World) -> None:

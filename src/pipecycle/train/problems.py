@@ -10,22 +10,12 @@ from attrs import field, frozen
 from torch import Tensor, nn
 
 from pipecycle import models
-from pipecycle.checks import at_least
+from pipecycle.checks import MOST_BATCH, at_least, flag, number, share
 from pipecycle.data import Batches, Split, Task, dirichlet, iid, load
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, shown
 from pipecycle.schedule import Schedule
 from pipecycle.streams import Ints, streams
 from pipecycle.train.sessions import LocalSGD
-
-
-def _decay(instance: object, attribute: Any, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise InputError(f"lr_decay = {value}: needs a number above 0 and at most 1")
-
-
-def _weight(instance: object, attribute: Any, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise InputError(f"distillation = {value}: needs a number of at least 0")
 
 
 @frozen
@@ -33,12 +23,12 @@ class Recipe:
     """How every client trains; the defaults are the paper's."""
 
     sgd: LocalSGD = field(factory=LocalSGD)
-    batch: int = field(default=15, validator=at_least(1, "sample"))
-    replacement: bool = False
+    batch: int = field(default=15, validator=at_least(1, "sample", most=MOST_BATCH))
+    replacement: bool = field(default=False, validator=flag)
     """Draw batches independently instead of walking through shuffled passes."""
-    lr_decay: float = field(default=1.0, validator=_decay)
+    lr_decay: float = field(default=1.0, validator=share)
     """The learning rate of a session that starts in slot s is lr * lr_decay ** (s / 1000)."""
-    distillation: float = field(default=0.1, validator=_weight)
+    distillation: float = field(default=0.1, validator=number(least=0))
     """FLDA: weight of the teacher's term (lambda)."""
 
 
@@ -81,13 +71,16 @@ def problem(
 ) -> Problem:
     """A problem by name: `alpha` None divides the data IID, a number by Dirichlet(alpha); the trial decides the
     split, the test samples, the initial weights and every batch."""
+    at_least(0).of("trial", trial)
     task = load(data)
     if split is None:
         split = iid(task, clients, samples, trial) if alpha is None else dirichlet(task, clients, samples, alpha, trial)
     if isinstance(model, str):
         module = models.build(model, task.shape, task.classes, streams(trial)("model").words(2))
-    else:
+    elif isinstance(model, nn.Module):
         module = models.check(model, task.shape, task.classes)
+    else:
+        raise InputError(f"model = {shown(model)}: needs a name or a torch.nn.Module")
     return Problem(task, split, module, trial, recipe or Recipe())
 
 
