@@ -1,7 +1,7 @@
 """What values may be: validators for settings, and the bounds beyond which work would never end.
 
-A `Check` is an attrs validator, and `check.of(name, value)` is the same for an argument.  A failure is one sentence with
-the value and what is allowed.
+A `Check` is an attrs validator, and `check.of(name, value)` is the same for an argument.  A failure is one sentence
+with the value and what is allowed.
 """
 
 from __future__ import annotations

@@ -113,9 +113,7 @@ class Train:
     proximal: float = field(
         default=0.0, validator=number(least=0), metadata=_note("pull towards the reference (FedProx)")
     )
-    lr_decay: float = field(
-        default=1.0, validator=share, metadata=_note("factor on the learning rate per 1,000 slots")
-    )
+    lr_decay: float = field(default=1.0, validator=share, metadata=_note("factor on the learning rate per 1,000 slots"))
     batch: int = field(
         default=15, validator=at_least(1, "sample", most=checks.MOST_BATCH), metadata=_note("samples per step")
     )
@@ -197,10 +195,9 @@ class Config:
         for key, value in options.items():
             section, name, kind = self._field(key)
             changes.setdefault(section, {})[name] = convert(key, value, kind)
-        policy = {"settings": {**self.settings, **changes.pop("policy", {})}}
-        return attrs.evolve(
-            self, **policy, **{name: attrs.evolve(getattr(self, name), **values) for name, values in changes.items()}
-        )
+        settings = {**self.settings, **changes.pop("policy", {})}
+        parts: dict[str, Any] = {name: attrs.evolve(getattr(self, name), **values) for name, values in changes.items()}
+        return attrs.evolve(self, settings=settings, **parts)
 
     def _field(self, key: str) -> tuple[str, str, Any]:
         """The section, name and type of a field or setting."""

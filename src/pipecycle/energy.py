@@ -26,8 +26,8 @@ def quanta(units: ArrayLike, name: str = "energy") -> Quanta:
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} = {shown(units)}: needs a number of units from 0 to 2^40") from None
     if not np.isfinite(values).all() or (values < 0).any() or (values > 2.0**40).any():
-        shown = values.item() if values.ndim == 0 else values[~((values >= 0) & (values <= 2.0**40))][0]
-        raise InputError(f"{name} = {shown}: needs a number of units from 0 to 2^40")
+        wrong = values.item() if values.ndim == 0 else values[~((values >= 0) & (values <= 2.0**40))][0]
+        raise InputError(f"{name} = {wrong}: needs a number of units from 0 to 2^40")
     if values.ndim == 0:
         return ceil(Fraction(values.item()) * UNIT)
     return np.ceil(values * UNIT).astype(np.int64)

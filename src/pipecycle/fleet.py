@@ -89,7 +89,9 @@ class Fleet:
             most, held = int(np.max(self.initial)), int(np.min(self.capacity))
             raise InputError(f"initial = {show(most)}: needs at most the battery's capacity of {show(held)}")
         if float(np.max(self.initial)) * clients >= 2.0**63:
-            raise InputError(f"initial = {show(int(np.max(self.initial)))}: {clients} clients hold 8.8e12 units at most")
+            raise InputError(
+                f"initial = {show(int(np.max(self.initial)))}: {clients} clients hold 8.8e12 units at most"
+            )
 
         self.level: Ints = np.empty(clients, np.int64)
         self.level[:] = self.initial

@@ -37,8 +37,8 @@ def plan(
 ) -> Schedule:
     """The schedule of a policy: `slots` slots, or up to the first at whose end `budget` units have been spent.
 
-    `harvest` may be a charging probability, or a description such as `markov:0.3,10`.  `session`, `capacity`, `initial`, `samples` and the costs are one
-    figure for all clients or one per client."""
+    `harvest` may be a charging probability, or a description such as `markov:0.3,10`.  `session`, `capacity`,
+    `initial`, `samples` and the costs are one figure for all clients or one per client."""
     run = Run(
         policy,
         harvest,

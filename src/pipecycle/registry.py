@@ -124,30 +124,26 @@ def convert(key: str, value: Any, kind: Any) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     if not all(option in WORDS for option in options):
         return value  # a type of the user's own, whose class has to know
-    if value is None and type(None) in options:
-        return None
+    for option in options:
+        try:
+            return _as(value, option)
+        except (ValueError, OverflowError):
+            continue
+    raise InputError(f"{key} = {shown(value)}: needs {' or '.join(WORDS[option] for option in options)}")
+
+
+def _as(value: Any, kind: Any) -> Any:
+    """The value as one of the types in `WORDS`, or a ValueError."""
+    if type(value) is kind or (kind is float and type(value) is int):
+        return kind(value) if value is not None else None
     if isinstance(value, str):
-        if type(None) in options and value.lower() == "none":
+        if kind is type(None) and value.lower() == "none":
             return None
-        for option in options:
-            try:
-                if option is bool:
-                    return {"true": True, "false": False}[value.lower()]
-                if option in (int, float, str):
-                    return option(value)
-            except (ValueError, KeyError):
-                continue
-    elif isinstance(value, bool):
-        if bool in options:
-            return value
-    elif isinstance(value, int) and int in options:
-        return value
-    elif isinstance(value, int | float) and float in options and abs(value) < 1 << 1023:
-        return float(value)
-    elif isinstance(value, float) and float in options:
-        return value  # infinite, or no number: for the class to refuse
-    expected = " or ".join(WORDS[option] for option in options)
-    raise InputError(f"{key} = {shown(value)}: needs {expected}")
+        if kind is bool and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if kind in (int, float):
+            return kind(value)
+    raise ValueError
 
 
 def nearest(name: str, known: Mapping[str, Any]) -> str:

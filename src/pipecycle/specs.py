@@ -86,7 +86,9 @@ def _options(text: str, allowed: tuple[str, ...]) -> tuple[str, dict[str, str]]:
     for pair in pairs:
         key, _, value = pair.partition("=")
         if key not in allowed or not value:
-            raise InputError(f"harvest option {shown(pair)!r}: needs one of {', '.join(f'{name}=...' for name in allowed)}")
+            raise InputError(
+                f"harvest option {shown(pair)!r}: needs one of {', '.join(f'{name}=...' for name in allowed)}"
+            )
         options[key] = value
     return path, options
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from pipecycle.commands.shared import ConfigFile, HarvestSpec, Json, Settings, configured
@@ -19,6 +18,7 @@ from pipecycle.compare import DEMO, POLICIES, comparison, references
 from pipecycle.config import Config
 from pipecycle.files import write
 from pipecycle.registry import policy_class
+from pipecycle.screen import lead, screen
 from pipecycle.summary import number
 
 LINES = {
@@ -77,7 +77,7 @@ def compare(
     sweep = comparison(base, names, trials, groups)
     tag = hashlib.sha256("".join(sweep.runs).encode()).hexdigest()[:8]
     home = out or Path("runs") / f"compare-{tag}"
-    console = Console(stderr=as_json)
+    console = screen(stderr=as_json)
     folders = sweep.folders(home)
     failed = carry_out(folders, console, device=device, workers=workers, save_every=60.0)
     save_results(folders, home)
@@ -101,7 +101,7 @@ def compare(
             console.print(f"{np.mean(values):5.1f}{spread}  {name}: {LINES[name]}", highlight=False)
         console.print(f"Report: {home / 'report.html'}", highlight=False, soft_wrap=True)
         for path, sentence in failed.items():
-            console.print(f"[bold red]failed[/] {path}: {sentence}", highlight=False)
+            console.print(lead("failed", f" {path}: {sentence}", "bold red"))
     if failed:
         raise typer.Exit(1)
 

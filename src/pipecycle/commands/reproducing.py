@@ -22,6 +22,7 @@ from pipecycle.config import Config
 from pipecycle.reproduce import grid, results
 from pipecycle.reproduce.results import Results
 from pipecycle.runs import RunFolder
+from pipecycle.screen import screen
 from pipecycle.summary import number
 from pipecycle.workers import Tally
 
@@ -71,7 +72,7 @@ def reproduce(
       pipecycle reproduce --merge piece-1/results.parquet --merge piece-2/results.parquet
 
       pipecycle reproduce --report --out experiments/results/paper"""
-    console = Console(stderr=as_json)
+    console = screen(stderr=as_json)
     if report:
         from pipecycle.reproduce.report import write_report
 
@@ -175,6 +176,6 @@ def _command(arguments: list[str]) -> str:
             skip = False
         elif name in ("--out", "--save-every", "--workers"):
             skip = not equals
-        elif argument != "--json":
+        elif argument not in ("--json", "--debug"):
             kept.append(argument)
     return shlex.join(kept)

@@ -32,6 +32,7 @@ from pipecycle.commands.shared import (
 from pipecycle.config import Config
 from pipecycle.errors import InputError
 from pipecycle.runs import Interrupted, RunFolder, clear, train_folders
+from pipecycle.screen import lead, screen
 from pipecycle.summary import number
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def conduct(config: Config, out: Path | None, device: str, save_every: float, fr
     if fresh:
         _clear(path)
     folder = RunFolder(path, config)
-    console = Console(stderr=as_json)
+    console = screen(stderr=as_json)
     if folder.finished:
         if not as_json:
             console.print(f"{path} is finished already (--fresh begins again).", highlight=False)
@@ -97,11 +98,9 @@ def conduct(config: Config, out: Path | None, device: str, save_every: float, fr
         print(json.dumps({**figures, "folder": str(path)}))
         return
     final, budget = figures["final"], figures["at_budget"]
-    console.print(
-        f"[bold]{figures['policy']}[/] ended ({figures['ended']}) at {final['accuracy']:.1f} % after "
-        f"{number(final['slot'])} slots and {number(final['energy'])} units; best {final['best']:.1f} %.",
-        highlight=False,
-    )
+    reached = f"{number(final['slot'])} slots and {number(final['energy'])} units; best {final['best']:.1f} %."
+    ended = f" ended ({figures['ended']}) at {final['accuracy']:.1f} % after {reached}"
+    console.print(lead(figures["policy"], ended))
     if config.world.budget is not None:
         console.print(f"Within {number(config.world.budget)} units: {budget['accuracy']:.1f} %.", highlight=False)
     console.print(f"In {path}: config.toml, schedule.npz, metrics.csv, model.safetensors.", highlight=False)
@@ -155,5 +154,5 @@ def _display(engine: Engine) -> Table:
         rows["time left"] = f"{(total - done) / rate:,.0f} s"
     table = Table(show_header=False, box=None)
     for key, value in rows.items():
-        table.add_row(f"[bold]{key}[/]", value)
+        table.add_row(lead(key, ""), value)
     return table

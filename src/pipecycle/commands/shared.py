@@ -8,8 +8,6 @@ from typing import Annotated, Any
 
 import attrs
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
 from pipecycle.config import Config, read_config
 from pipecycle.errors import InputError
@@ -38,12 +36,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 
 STOPPED = 1130
 """How a command ends that was interrupted and has said how to go on; others leave the saying to the program."""
-
-
-def progress() -> Progress:
-    """A bar on stderr while something takes long; nothing where nobody looks."""
-    console = Console(stderr=True)
-    return Progress(console=console, transient=True, disable=not console.is_terminal)
 
 
 def settings(pairs: list[str]) -> dict[str, Any]:

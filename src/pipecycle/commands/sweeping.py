@@ -11,12 +11,13 @@ import attrs
 import typer
 from rich.console import Console
 
-from pipecycle.commands.shared import STOPPED, ConfigFile, Json, Settings, configured, progress
+from pipecycle.commands.shared import STOPPED, ConfigFile, Json, Settings, configured
 from pipecycle.config import SECTIONS, Config, toml
 from pipecycle.errors import InputError
 from pipecycle.files import write
 from pipecycle.registry import parameters, policy_class
 from pipecycle.runs import Interrupted, RunFolder
+from pipecycle.screen import lead, progress, screen
 from pipecycle.summary import number
 from pipecycle.sweep import collect, read_sweep
 from pipecycle.workers import Estimate, Tally, estimate, execute, execute_on_ray
@@ -43,7 +44,7 @@ def sweep(
     plan = read_sweep(file)
     home = out or Path("runs") / file.stem
     folders = plan.folders(home)
-    console = Console(stderr=as_json)
+    console = screen(stderr=as_json)
     if dry_run:
         expected = foresee(folders, device=device, workers=workers)
         if as_json:
@@ -132,7 +133,7 @@ def tell_failed(console: Console, failed: Mapping[str, str]) -> None:
         by_reason.setdefault(sentence, []).append(path)
     for sentence, paths in by_reason.items():
         more = f" and {number(len(paths) - 1)} more" if len(paths) > 1 else ""
-        console.print(f"[bold red]failed[/] {paths[0]}{more}: {sentence}", highlight=False, soft_wrap=True)
+        console.print(lead("failed", f" {paths[0]}{more}: {sentence}", "bold red"), soft_wrap=True)
 
 
 def save_results(folders: list[RunFolder], home: Path) -> int:

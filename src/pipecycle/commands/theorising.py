@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from pipecycle.commands.shared import (
@@ -20,11 +19,11 @@ from pipecycle.commands.shared import (
     Slots,
     Trial,
     configured,
-    progress,
 )
 from pipecycle.config import Config
 from pipecycle.errors import InputError
 from pipecycle.files import write
+from pipecycle.screen import progress, screen
 from pipecycle.theory.plans import Planned, plan_at
 from pipecycle.theory.study import Family, Study, families, finite, largest
 from pipecycle.theory.system import AMOUNT, POSITIVE, Constants
@@ -94,7 +93,7 @@ def theory(
         return
     from pipecycle.theory.tables import show
 
-    console = Console()
+    console = screen()
     for place, study in enumerate(studies):
         if place:
             console.rule()

@@ -116,7 +116,7 @@ def _print(task: Task, drawn: Split) -> None:
         table.add_column(column, justify="right")
     for row in rows[:ROWS]:
         table.add_row(*map(str, row.values()))
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(table)
     if len(rows) > ROWS:
         console.print(f"... and {len(rows) - ROWS:,} more clients")

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pipecycle.arrays import read_arrays
 from pipecycle.data.cache import replacing
-from pipecycle.data.formats import read_arrays, reason
+from pipecycle.data.formats import reason
 from pipecycle.data.partition import held_out
 from pipecycle.data.split import Split
 from pipecycle.data.task import Task

@@ -39,7 +39,9 @@ def _absolute(instance: object, attribute: Any, value: Any) -> None:
     if value != "":
         checks.text.of(attribute.name, value)
     if value and not Path(value).is_absolute():
-        raise InputError(f"{attribute.name} = {shown(value)}: needs an absolute path, since Flower starts apps anywhere")
+        raise InputError(
+            f"{attribute.name} = {shown(value)}: needs an absolute path, since Flower starts apps anywhere"
+        )
 
 
 def _battery(instance: object, attribute: Any, value: Any) -> None:
@@ -156,7 +158,9 @@ class RunSettings(_Flat):
         except (TypeError, ValueError, RecursionError):
             values = None
         if not isinstance(values, dict):
-            raise InputError(f'policy-settings = {shown(self.policy_settings)}: needs a JSON object such as {{"groups": 2}}')
+            raise InputError(
+                f'policy-settings = {shown(self.policy_settings)}: needs a JSON object such as {{"groups": 2}}'
+            )
         return values
 
     @property

@@ -13,9 +13,9 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from pipecycle import models
+from pipecycle.arrays import read_arrays as read_npz
 from pipecycle.data import Task
 from pipecycle.data.batches import session_indices
-from pipecycle.data.formats import read_arrays as read_npz
 from pipecycle.deploy.learning import joined
 from pipecycle.deploy.protocol import Arrays, Order, read_arrays, write_arrays
 from pipecycle.deploy.session import Late, settings_of
