@@ -10,9 +10,10 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -77,6 +78,12 @@ _USAGE_ERRORS: tuple[type[Exception], ...] = tuple(
 )
 
 
+@cache
+def _command() -> Any:
+    """Made once: it takes longer than most mistakes."""
+    return typer.main.get_command(app)
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command; a mistake of the user's is one sentence on stderr and exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -84,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     code = 0
     try:
         _refuse_empty(wanted)
-        code = app(wanted, standalone_mode=False) or 0
+        code = _command()(wanted, standalone_mode=False) or 0
         sys.stdout.flush()
     except BrokenPipeError:
         _give_up_stdout()

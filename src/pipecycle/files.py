@@ -41,6 +41,19 @@ def writable(path: Path) -> None:
         raise InputError(f"{path}: cannot be written ({reason(error)})") from None
 
 
+def writable_folder(path: Path) -> None:
+    """The same for a folder, which may have to be made."""
+    try:
+        while not path.exists():
+            path = path.parent
+        if not path.is_dir():
+            raise InputError(f"{path}: is a file, needs a folder")
+        if not os.access(path, os.W_OK):
+            raise InputError(f"{path}: cannot be written (permission denied)")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({reason(error)})") from None
+
+
 def reason(error: OSError) -> str:
     """What the system says, as part of a sentence."""
     return (error.strerror or str(error)).lower()

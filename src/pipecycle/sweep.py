@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 from attrs import field, frozen
 
+from pipecycle.checks import MOST_RUNS, at_least
 from pipecycle.config import SECTIONS, Config, read_toml, sections
-from pipecycle.errors import InputError
-from pipecycle.registry import build, nearest, parameters, policy_class, settings
-from pipecycle.runs import RunFolder
+from pipecycle.errors import InputError, shown
+from pipecycle.registry import build, convert, nearest, parameters, policy_class, settings
+from pipecycle.runs import RunFolder, planning
 
 if TYPE_CHECKING:
     import pandas
@@ -43,10 +45,11 @@ def read_sweep(path: Path, trials: Sequence[int] | None = None) -> Sweep:
     `[[parts]]` are several matrices in one file, each with a name; what stands above them holds for all.  `trials`
     given here wins over the file's."""
     values = read_toml(path)
-    parts = values.pop("parts", [])
-    base = sections(values.pop("base", {}), str(path))
+    parts = _tables(values.pop("parts", []), f"{path}: parts")
+    base = sections(_table(values.pop("base", {}), f"{path}: base"), str(path))
     whole = _part(values, str(path), trials)
-    known_keys = {"policy", *whole["matrix"], *(key for part in parts for key in part.get("matrix", {}))}
+    own_keys = (key for part in parts for key in _table(part.get("matrix", {}), f"{path}: matrix"))
+    known_keys = {"policy", *whole["matrix"], *own_keys}
     for rule in [*whole["exclude"], *whole["when"], *(rule for part in parts for rule in _rules(part))]:
         for key in rule:
             if key != "set" and key not in known_keys:
@@ -68,19 +71,33 @@ def read_sweep(path: Path, trials: Sequence[int] | None = None) -> Sweep:
 
 
 def _rules(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [*part.get("exclude", []), *part.get("when", [])]
+    return [*_tables(part.get("exclude", []), "exclude"), *_tables(part.get("when", []), "when")]
+
+
+def _table(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{where} = {shown(value)}: needs a table")
+    return value
+
+
+def _tables(value: Any, where: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise InputError(f"{where} = {shown(value)}: needs tables, each under [[{where.rpartition(' ')[2]}]]")
+    return value
 
 
 def _part(values: dict[str, Any], path: str, trials: Sequence[int] | None) -> dict[str, Any]:
     """The arguments of `expand` in a file's table."""
     out = {
-        "matrix": values.pop("matrix", {}),
+        "matrix": _table(values.pop("matrix", {}), f"{path}: matrix"),
         "trials": values.pop("trials", 1),
-        "exclude": values.pop("exclude", []),
-        "when": values.pop("when", []),
+        "exclude": _tables(values.pop("exclude", []), f"{path}: exclude"),
+        "when": _tables(values.pop("when", []), f"{path}: when"),
     }
     if values:
-        raise InputError(f"{path}: {next(iter(values))}: needs one of base, matrix, trials, exclude, when, parts")
+        raise InputError(
+            f"{path}: {shown(next(iter(values)))}: needs one of base, matrix, trials, exclude, when, parts"
+        )
     return out if trials is None else {**out, "trials": trials}
 
 
@@ -94,12 +111,10 @@ def expand(
     """Every combination.  A setting that a policy does not have (such as groups) does not multiply that policy.
 
     `exclude` drops the cells that a rule describes; `when` gives those that it describes what stands in its `set`."""
-    numbers = list(range(trials)) if isinstance(trials, int) else list(trials)
     for key, choices in matrix.items():
         if not isinstance(choices, list | tuple) or not choices:
-            raise InputError(f"matrix.{key}: needs a list of values")
-    if not numbers:
-        raise InputError(f"trials = {trials}: needs at least 1")
+            raise InputError(f"matrix.{key} = {shown(choices)}: needs a list of values")
+    numbers = _trials(trials, prod(len(choices) for choices in matrix.values()))
     dropped = [_Rule(rule) for rule in exclude]
     special = [_Rule(rule) for rule in when]
     for rule in special:
@@ -110,7 +125,7 @@ def expand(
     runs: dict[str, Config] = {}
     for values in itertools.product(*matrix.values()):
         cell = dict(zip(matrix, values, strict=True))
-        policy = str(cell.pop("policy", base.policy))
+        policy = cell.pop("policy", base.policy)
         owned = set(parameters(policy_class(policy)))
         known |= owned
         cell = {key: value for key, value in cell.items() if key not in bare or key in owned}
@@ -134,11 +149,25 @@ def expand(
     return Sweep(runs)
 
 
+def _trials(given: Any, cells: int) -> Sequence[int]:
+    """The trials of every cell: a count, or a list; together there must not be more runs than anybody waits for."""
+    numbers: Sequence[Any] = given if isinstance(given, list | tuple | range) else ()
+    if isinstance(given, int) and not isinstance(given, bool):
+        numbers = range(min(given, MOST_RUNS + 1))
+    if not numbers:
+        raise InputError(f"trials = {shown(given)}: needs at least 1, or a list of trials")
+    for number in numbers if isinstance(numbers, list | tuple) else ():
+        at_least(0).of("trials", number)
+    if cells * len(numbers) > MOST_RUNS:
+        raise InputError(f"the matrix has {cells:,} cells of {len(numbers):,} trials: needs at most {MOST_RUNS:,} runs")
+    return numbers
+
+
 class _Rule:
     """Which cells a table of an `exclude` or `when` list describes; a value may be a list of alternatives."""
 
     def __init__(self, table: Mapping[str, Any]) -> None:
-        self.given: dict[str, Any] = dict(table.get("set", {}))
+        self.given: dict[str, Any] = dict(_table(table.get("set", {}), "[[when]] set"))
         self._wanted = {
             key: value if isinstance(value, list) else [value] for key, value in table.items() if key != "set"
         }
@@ -153,10 +182,29 @@ def _field(key: str) -> str | None:
 
 def _key(key: str, value: Any) -> tuple[str, Any]:
     if key == "delta":
-        return "world.harvest", f"bernoulli:{float(value)!r}"
+        return "world.harvest", f"bernoulli:{convert('delta', value, float)!r}"
     if key == "alpha" and value in ("iid", "none"):
         return "data.alpha", None
     return _field(key) or key, value
+
+
+def check_runs(sweep: Sweep) -> None:
+    """Refuse the whole sweep if one of its runs could not begin: what its policy, world and files do not allow."""
+    seen: set[str] = set()
+    for name, config in sweep.runs.items():
+        key = attrs.evolve(config, world=attrs.evolve(config.world, trial=0)).text()
+        if key in seen:
+            continue
+        seen.add(key)
+        for file in (config.data.name, config.data.split):
+            if file is not None and file.endswith((".npz", ".json")) and not Path(file).is_file():
+                raise InputError(f"run {name}: {file}: there is no such file")
+        if config.data.split is None:  # else the file says how many clients there are
+            try:
+                run = planning(config)
+                run.policy.setup(run.world)
+            except InputError as error:
+                raise InputError(f"run {name}: {error}") from error
 
 
 def flat(config: Config) -> dict[str, Any]:

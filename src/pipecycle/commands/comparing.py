@@ -12,14 +12,16 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from pipecycle.commands.shared import ConfigFile, HarvestSpec, Json, Settings, configured
+from pipecycle.commands.shared import ConfigFile, HarvestSpec, Json, Settings, check_execution, configured
 from pipecycle.commands.sweeping import carry_out, save_results
 from pipecycle.compare import DEMO, POLICIES, comparison, references
 from pipecycle.config import Config
-from pipecycle.files import write
+from pipecycle.files import writable_folder, write
 from pipecycle.registry import policy_class
+from pipecycle.report.tables import check_target
 from pipecycle.screen import lead, screen
 from pipecycle.summary import number
+from pipecycle.sweep import check_runs
 
 LINES = {
     "centralised": "one learner with all the data and energy in every slot",
@@ -70,13 +72,17 @@ def compare(
         "data.alpha": "none" if alpha == "iid" else alpha,
         "train.model": model,
     }
+    check_execution(device, workers=workers)
+    check_target(target)
     base = configured(DEMO, config, None, given, set_)
     names = policies or list(POLICIES)
     for name in names:
         policy_class(name)
     sweep = comparison(base, names, trials, groups)
+    check_runs(sweep)
     tag = hashlib.sha256("".join(sweep.runs).encode()).hexdigest()[:8]
     home = out or Path("runs") / f"compare-{tag}"
+    writable_folder(home)
     console = screen(stderr=as_json)
     folders = sweep.folders(home)
     failed = carry_out(folders, console, device=device, workers=workers, save_every=60.0)
@@ -121,17 +127,21 @@ def _table(rows: list[dict[str, Any]], base: Config) -> Table:
         table.add_column(head, justify="right", no_wrap=True)
     for row in sorted(rows, key=lambda row: -(row["accuracy"] or 0.0)):
         spread = "" if row["accuracy_sd"] is None else f" ± {row['accuracy_sd']:.1f}"
-        gap = "best" if row["is_best"] else f"{row['difference']:+.1f}"
+        gap = "best" if row["is_best"] else "-" if row["difference"] is None else f"{row['difference']:+.1f}"
         if row["difference_low"] is not None:
             gap += f" ± {row['difference_high'] - row['difference']:.1f}"
         table.add_row(
             row["label"],
-            f"{row['accuracy']:.1f}{spread}",
+            "-" if row["accuracy"] is None else f"{row['accuracy']:.1f}{spread}",
             gap,
             number(row["energy_to_target"] and round(row["energy_to_target"])),
             number(row["slots_to_target"] and round(row["slots_to_target"])),
-            "/".join(f"{100 * row[part] / row['spent']:.0f}" for part in ("training", "to_hub", "to_server")),
+            "/".join(_percent(row[part], row["spent"]) for part in ("training", "to_hub", "to_server")),
             number(round(row["wasted"], 1)),
-            f"{row['fairness']:.2f}",
+            "-" if row["fairness"] is None else f"{row['fairness']:.2f}",
         )
     return table
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f}" if whole else "-"

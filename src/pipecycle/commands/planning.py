@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from pipecycle.checks import some_units
 from pipecycle.commands.shared import (
     Budget,
     Clients,
@@ -25,6 +26,7 @@ from pipecycle.commands.shared import (
 )
 from pipecycle.config import Config
 from pipecycle.errors import InputError
+from pipecycle.files import writable
 from pipecycle.picture import pipeline
 from pipecycle.registry import parameters
 from pipecycle.runs import planning
@@ -66,6 +68,8 @@ def plan(
         "world.trial": trial,
     }
     chosen = configured(Config(), config, policy, given, set_)
+    if out is not None:
+        writable(out)
     run = planning(chosen)
     with progress() as bar:
         for _ in bar.track(run.steps(), total=chosen.world.slots, description=f"planning {chosen.policy}"):
@@ -84,6 +88,8 @@ def show(
     as_json: Json = False,
 ) -> None:
     """The figures and the picture of a saved schedule."""
+    if budget is not None:
+        some_units.of("budget", budget)
     _print(Schedule.load(file), as_json, budget)
 
 

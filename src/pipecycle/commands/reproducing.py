@@ -16,14 +16,16 @@ import typer
 from rich.console import Console
 
 from pipecycle import __version__
-from pipecycle.commands.shared import Json
+from pipecycle.commands.shared import Json, check_execution
 from pipecycle.commands.sweeping import carry_out, duration, foresee, tell_failed
 from pipecycle.config import Config
+from pipecycle.files import writable_folder
 from pipecycle.reproduce import grid, results
 from pipecycle.reproduce.results import Results
 from pipecycle.runs import RunFolder
 from pipecycle.screen import screen
 from pipecycle.summary import number
+from pipecycle.sweep import Sweep, check_runs
 from pipecycle.workers import Tally
 
 
@@ -73,6 +75,7 @@ def reproduce(
 
       pipecycle reproduce --report --out experiments/results/paper"""
     console = screen(stderr=as_json)
+    check_execution(device, save_every, workers)
     if report:
         from pipecycle.reproduce.report import write_report
 
@@ -82,6 +85,9 @@ def reproduce(
         else:
             console.print(f"{made[0]} and {len(made) - 1} more files", highlight=False, soft_wrap=True)
         return
+    if piece is not None:
+        grid.share(piece)
+    writable_folder(out)
     path = out / "results.parquet"
     known = results.load(path) if path.exists() else results.empty()
     if merge:
@@ -96,6 +102,7 @@ def reproduce(
         for name, config in runs.items()
         if config.identity() not in known.identities
     ]
+    check_runs(Sweep(runs))
     _announce(console, runs, folders)
     if dry_run:
         expected = foresee(folders, device=device, workers=workers)

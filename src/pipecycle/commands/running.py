@@ -27,10 +27,12 @@ from pipecycle.commands.shared import (
     Settings,
     Slots,
     Trial,
+    check_execution,
     configured,
 )
 from pipecycle.config import Config
 from pipecycle.errors import InputError
+from pipecycle.files import writable_folder
 from pipecycle.runs import Interrupted, RunFolder, clear, train_folders
 from pipecycle.screen import lead, screen
 from pipecycle.summary import number
@@ -77,6 +79,7 @@ def run(
         "data.alpha": alpha,
         "train.model": model,
     }
+    check_execution(device, save_every)
     chosen = configured(Config(), config, policy, given, set_)
     conduct(chosen, out, device, save_every, fresh, as_json)
 
@@ -84,6 +87,7 @@ def run(
 def conduct(config: Config, out: Path | None, device: str, save_every: float, fresh: bool, as_json: bool) -> None:
     """Run a configuration in its folder and print the result."""
     path = out or Path("runs") / name(config)
+    writable_folder(path)
     if fresh:
         _clear(path)
     folder = RunFolder(path, config)
@@ -106,11 +110,16 @@ def conduct(config: Config, out: Path | None, device: str, save_every: float, fr
     console.print(f"In {path}: config.toml, schedule.npz, metrics.csv, model.safetensors.", highlight=False)
 
 
+LONGEST = 200
+"""Letters in the name of a folder: file systems take 255 bytes, and temporary files add some."""
+
+
 def name(config: Config) -> str:
     """A folder name that says what the run is, and differs wherever the configuration does."""
     words = [config.policy, *(f"{key}-{value}" for key, value in sorted(config.settings.items()))]
     words += [config.data.name, config.world.harvest, f"trial-{config.world.trial}", config.identity()[:8]]
-    return re.sub(r"[^A-Za-z0-9.+-]+", "-", "_".join(Path(word).name for word in words))
+    whole = re.sub(r"[^A-Za-z0-9.+-]+", "-", "_".join(Path(word).name for word in words))
+    return whole if len(whole) <= LONGEST else f"{whole[: LONGEST - 9]}-{config.identity()[:8]}"
 
 
 def _clear(path: Path) -> None:

@@ -11,15 +11,15 @@ import attrs
 import typer
 from rich.console import Console
 
-from pipecycle.commands.shared import STOPPED, ConfigFile, Json, Settings, configured
+from pipecycle.commands.shared import STOPPED, ConfigFile, Json, Settings, check_execution, configured
 from pipecycle.config import SECTIONS, Config, toml
-from pipecycle.errors import InputError
-from pipecycle.files import write
+from pipecycle.errors import InputError, shown
+from pipecycle.files import writable_folder, write
 from pipecycle.registry import parameters, policy_class
 from pipecycle.runs import Interrupted, RunFolder
 from pipecycle.screen import lead, progress, screen
 from pipecycle.summary import number
-from pipecycle.sweep import collect, read_sweep
+from pipecycle.sweep import check_runs, collect, read_sweep
 from pipecycle.workers import Estimate, Tally, estimate, execute, execute_on_ray
 
 
@@ -40,9 +40,12 @@ def sweep(
 
     All checkpoints end up in one tidy file, results.parquet (and results.csv)."""
     if on not in ("local", "ray"):
-        raise InputError(f"--on {on}: needs local or ray")
+        raise InputError(f"--on {shown(on)}: needs local or ray")
+    check_execution(device, save_every, workers)
     plan = read_sweep(file)
+    check_runs(plan)
     home = out or Path("runs") / file.stem
+    writable_folder(home)
     folders = plan.folders(home)
     console = screen(stderr=as_json)
     if dry_run:

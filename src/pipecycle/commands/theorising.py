@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.progress import Progress, TaskID
 
+from pipecycle.checks import MOST_GROUPS, MOST_PLANS, at_least
 from pipecycle.commands.shared import (
     Clients,
     Delta,
@@ -18,11 +19,12 @@ from pipecycle.commands.shared import (
     SessionLength,
     Slots,
     Trial,
+    check_execution,
     configured,
 )
 from pipecycle.config import Config
-from pipecycle.errors import InputError
-from pipecycle.files import write
+from pipecycle.errors import InputError, shown
+from pipecycle.files import writable, write
 from pipecycle.screen import progress, screen
 from pipecycle.theory.plans import Planned, plan_at
 from pipecycle.theory.study import Family, Study, families, finite, largest
@@ -62,6 +64,8 @@ def theory(
 
     The recommendation comes from plans of every G, and from runs where --measure names some. Examples:
     pipecycle theory --groups 1-10 --delta 0.3; pipecycle theory --measure runs/my-sweep --figure theory.png"""
+    check_execution(device)
+    at_least(2, "models", most=10_000).of("models", models)
     kind = _kind(figure)
     given = {
         "delta": delta,
@@ -149,11 +153,19 @@ def _numbers(text: str) -> list[int]:
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
         if not low.isdecimal() or (dash and not high.isdecimal()):
-            raise InputError(f"--groups {text}: needs whole numbers or ranges, such as 1,2,5-8")
+            raise InputError(f"--groups {shown(text)}: needs whole numbers or ranges, such as 1,2,5-8")
+        if max(len(low), len(high)) > 9:
+            raise InputError(f"--groups {shown(text)}: needs at most {MOST_GROUPS:,} groups")
         several = range(int(low), int(high or low) + 1)
+        if len(several) > MOST_PLANS:
+            raise InputError(f"--groups {shown(text)}: needs at most {MOST_PLANS:,} different numbers")
         if not several:
-            raise InputError(f"--groups {text}: the range {part.strip()} is empty, give the smaller number first")
+            raise InputError(
+                f"--groups {shown(text)}: the range {part.strip()} is empty, give the smaller number first"
+            )
         found.update(several)
+    if len(found) > MOST_PLANS:
+        raise InputError(f"--groups {shown(text)}: needs at most {MOST_PLANS:,} different numbers")
     if min(found) < 1:
         raise InputError(f"--groups {text}: needs at least 1 concurrent group")
     return sorted(found)
@@ -167,4 +179,5 @@ def _kind(figure: Path | None) -> str | None:
     kind = figure.suffix.lower().lstrip(".")
     if kind not in FORMATS:
         raise InputError(f"--figure {figure}: needs a name that ends in {', '.join(f'.{one}' for one in FORMATS)}")
+    writable(figure)
     return kind

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pipecycle.errors import InputError
-from pipecycle.files import reason, write
+from pipecycle.files import reason, writable, writable_folder, write
 from pipecycle.report.records import load
 from pipecycle.report.tables import check_target, summary_rows
 from pipecycle.report.tables import tables as make_tables
@@ -39,6 +39,7 @@ def report(
     from pipecycle.report.page import page
 
     check_target(target)
+    writable(out)
     groups = load(runs)
     with progress() as bar:
         task = bar.add_task("drawing", total=len(groups))
@@ -74,6 +75,7 @@ def figures(
         if kind not in drawing.FORMATS:
             raise InputError(f"--format {kind}: needs any of {', '.join(drawing.FORMATS)}")
     check_target(target)
+    writable_folder(out)
     groups = load(runs)
     try:
         out.mkdir(parents=True, exist_ok=True)
