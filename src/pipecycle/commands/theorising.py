@@ -90,7 +90,7 @@ def theory(
         from pipecycle.report.figures import look, save
         from pipecycle.theory.figure import draw
 
-        with look():
+        with look(formulas=True):
             write(figure, save(draw(studies), kind))
     if as_json:
         print(json.dumps(finite({"studies": [study.figures() for study in studies], "figure": figure and str(figure)})))

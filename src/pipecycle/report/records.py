@@ -41,6 +41,14 @@ class Metrics:
         marked = np.flatnonzero(self.budget)
         return int(marked[0]) if len(marked) else len(self.slot) - 1
 
+    @property
+    def possible(self) -> bool:
+        """Whether a run could have shown these: slots and energy never fall, accuracies are percentages."""
+        percent = np.concatenate([self.accuracy, self.best])
+        rising = all((np.diff(column) >= 0).all() for column in (self.slot, self.energy, self.best))
+        sound = (self.slot >= 1).all() and (self.energy >= 0).all() and ((percent >= 0) & (percent <= 100)).all()
+        return bool(rising and sound and np.isin(self.budget, (0, 1)).all() and (self.best >= self.accuracy).all())
+
     def reaches(self, accuracy: float) -> int | None:
         """The first row at or above an accuracy."""
         found = np.flatnonzero(self.accuracy >= accuracy)
@@ -218,9 +226,14 @@ def _metrics(path: Path) -> Metrics | None:
         }
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({reason(error)})") from None
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, csv.Error):
         raise InputError(f"{path}: is not the metrics of a run, or is damaged") from None
-    return Metrics(**columns) if rows else None
+    if not rows:
+        return None
+    metrics = Metrics(**columns)
+    if not metrics.possible:
+        raise InputError(f"{path}: is not the metrics of a run, or is damaged (numbers out of range or order)")
+    return metrics
 
 
 def _rank(record: Record) -> tuple[Any, ...]:
