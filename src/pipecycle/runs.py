@@ -18,6 +18,7 @@ import attrs
 import numpy as np
 from attrs import frozen
 
+from pipecycle.checks import seconds
 from pipecycle.config import Config
 from pipecycle.data import Task, load, load_split
 from pipecycle.errors import InputError
@@ -263,6 +264,7 @@ def train_folders(
 
     from pipecycle.train.engine import pick_device, train_many
 
+    seconds.of("save_every", save_every)
     place = pick_device(device)
     jobs: list[tuple[RunFolder, Job]] = []
     with planned_ahead([folder.config for folder in folders], planners) as plans:

@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from pipecycle.commands.shared import ConfigFile, HarvestSpec, Json, Settings, check_execution, configured
-from pipecycle.commands.sweeping import carry_out, save_results
+from pipecycle.commands.sweeping import carry_out, save_results, tell_failed
 from pipecycle.compare import DEMO, POLICIES, comparison, references
 from pipecycle.config import Config
 from pipecycle.files import writable_folder, write
@@ -86,6 +86,9 @@ def compare(
     console = screen(stderr=as_json)
     folders = sweep.folders(home)
     failed = carry_out(folders, console, device=device, workers=workers, save_every=60.0)
+    if not any(folder.finished for folder in folders):
+        tell_failed(console, failed)
+        raise typer.Exit(1)
     save_results(folders, home)
     lines = references(base, range(trials), home, device)
     from pipecycle.report.page import page
