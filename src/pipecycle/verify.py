@@ -102,7 +102,7 @@ def _sessions(schedule: Schedule) -> None:
         (schedule.tables.slot[sessions.teacher[taught]] <= sessions.start[taught]).all(),
         "sessions.teacher: is made later",
     )
-    order = np.lexsort((sessions.start, sessions.client))
+    order = np.argsort(sessions.client, kind="stable")  # and by start within a client
     same = np.diff(sessions.client[order].astype(np.int64)) == 0
     busy = np.maximum(sessions.start, sessions.end)[order]
     _require((sessions.start[order][1:] > busy[:-1])[same].all(), "sessions: a client trains twice at once")
@@ -191,5 +191,7 @@ def _owners(name: str, at: Array, count: int, terms: int) -> Array:
 
 def _used_once(name: str, used: Array, schedule: Schedule) -> None:
     _within(name, used, 0, len(schedule.sessions))
-    _require(len(np.unique(used)) == len(used), f"{name}: a session is used twice")
+    seen = np.zeros(len(schedule.sessions), bool)
+    seen[used] = True
+    _require(np.count_nonzero(seen) == len(used), f"{name}: a session is used twice")
     _require((schedule.sessions.end[used] >= 0).all(), f"{name}: a session has not ended")
