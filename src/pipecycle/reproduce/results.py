@@ -46,7 +46,7 @@ class Results:
 
         table = pyarrow.Table.from_pandas(self.frame, preserve_index=False)
         note = json.dumps(self.pieces).encode()
-        metadata = {**(table.schema.metadata or {}), NOTE: note, SEAL: _seal(table, note)}
+        metadata = {**(table.schema.metadata or {}), NOTE: note, SEAL: _seal(table.to_pandas(), note)}
         table = table.replace_schema_metadata(metadata)
         data = io.BytesIO()
         parquet.write_table(table, data, compression="zstd")
@@ -71,7 +71,8 @@ def load(path: Path) -> Results:
         metadata = table.schema.metadata or {}
         note = metadata.get(NOTE, b"[]")
         frame, pieces = table.to_pandas(), json.loads(note)
-        whole = metadata.get(SEAL) in (None, _seal(table, note))  # files from before there was a seal have none
+        whole = metadata.get(SEAL) in (None, _seal(frame, note))  # files from before there was a seal have none
+        whole = whole and metadata.keys() <= {NOTE, SEAL, b"pandas"}  # or its name is damaged
     except Exception:  # Arrow has many kinds of errors for damaged files
         raise InputError(f"{path}: cannot be read (it is not a Parquet file, or is damaged)") from None
     if not {"run", "identity"} <= set(frame.columns):
@@ -81,13 +82,13 @@ def load(path: Path) -> Results:
     return Results(frame, pieces)
 
 
-def _seal(table: Any, note: bytes) -> bytes:
+def _seal(frame: pandas.DataFrame, note: bytes) -> bytes:
     """A digest of names and values, which Parquet itself does not have."""
     import pandas
 
     whole = hashlib.sha256(note)
-    for name in table.column_names:
-        values = table[name].to_pandas().to_numpy()
+    for name, column in frame.items():
+        values = column.to_numpy()
         whole.update(f"\0{name}\0".encode())
         if values.dtype.kind in "iub":
             whole.update(values.astype("<i8").tobytes())
