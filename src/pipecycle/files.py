@@ -47,7 +47,7 @@ def writable_folder(path: Path) -> None:
         while not path.exists():
             path = path.parent
         if not path.is_dir():
-            raise InputError(f"{path}: is a file, needs a folder")
+            raise InputError(f"{path}: cannot be written (it is a file, needs a folder)")
         if not os.access(path, os.W_OK):
             raise InputError(f"{path}: cannot be written (permission denied)")
     except OSError as error:
