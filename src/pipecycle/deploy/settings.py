@@ -12,26 +12,16 @@ from typing import Any, Self
 import attrs
 from attrs import field, frozen
 
-from pipecycle.checks import at_least, one_of
+from pipecycle import checks
+from pipecycle.checks import at_least, flag, one_of
 from pipecycle.config import Config, Data, Look, Train, World
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, shown
 from pipecycle.registry import convert, nearest
 from pipecycle.specs import parse_harvest
 
 Scalar = bool | int | float | str
 FOREIGN = ("num-partitions",)
 """Keys that Flower's engines add by themselves."""
-
-
-def _positive(instance: object, attribute: Any, value: Any) -> None:
-    _number(instance, attribute, value)
-    if value == 0:
-        raise InputError(f"{attribute.name} = {value}: needs a number above 0")
-
-
-def _number(instance: object, attribute: Any, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and value >= 0):
-        raise InputError(f"{attribute.name} = {value}: needs a number of at least 0")
 
 
 def _harvest(instance: object, attribute: Any, value: Any) -> None:
@@ -42,19 +32,23 @@ def _harvest(instance: object, attribute: Any, value: Any) -> None:
 def _partition(instance: object, attribute: Any, value: Any) -> None:
     kind, colon, number = str(value).partition(":")
     if value != "iid" and not (kind == "dirichlet" and colon and _is_number(number)):
-        raise InputError(f"partition = {value}: needs iid or dirichlet:ALPHA")
+        raise InputError(f"partition = {shown(value)}: needs iid or dirichlet:ALPHA")
 
 
 def _absolute(instance: object, attribute: Any, value: Any) -> None:
+    if value != "":
+        checks.text.of(attribute.name, value)
     if value and not Path(value).is_absolute():
-        raise InputError(f"{attribute.name} = {value}: needs an absolute path, since Flower starts apps anywhere")
+        raise InputError(
+            f"{attribute.name} = {shown(value)}: needs an absolute path, since Flower starts apps anywhere"
+        )
 
 
 def _battery(instance: object, attribute: Any, value: Any) -> None:
     kind, _, path = str(value).partition(":")
     if value in ("emulated", "machine") or (kind == "gauge" and path):
         return
-    raise InputError(f"battery = {value}: needs emulated, gauge:FILE or machine")
+    raise InputError(f"battery = {shown(value)}: needs emulated, gauge:FILE or machine")
 
 
 def _unset(value: str) -> str:
@@ -75,8 +69,8 @@ class _Flat:
             if key in FOREIGN or (not strict and key not in names):
                 continue
             if key not in names:
-                raise InputError(f"{key} = {value}: {nearest(key, names)}")
-            given[names[key]] = _typed(key, value, hints[names[key]])
+                raise InputError(f"{shown(key)} = {shown(value)}: {nearest(key, names)}")
+            given[names[key]] = convert(key, value, hints[names[key]])
         return cls(**given)
 
     def flat(self) -> dict[str, Scalar]:
@@ -86,7 +80,9 @@ class _Flat:
 
 @frozen
 class RunSettings(_Flat):
-    """A live run.  The defaults are a small federation on the embedded digits."""
+    """A live run.  The defaults are a small federation on the embedded digits.
+
+    What a simulated run has too is checked by `pipecycle.config`."""
 
     policy: str = "pipecycle"
     """A policy by name, or a user's own as module:Class."""
@@ -102,53 +98,53 @@ class RunSettings(_Flat):
     """How bytes become numbers: standard, unit, half or centre; empty for the data set's own."""
     samples: int = field(default=0, validator=at_least(0))
     """Samples per node in that share; 0 for min(300, all / clients)."""
-    clients: int = field(default=4, validator=at_least(1, "client"))
+    clients: int = 4
     """Nodes to wait for; they are numbered by their partition-id, 0 to clients - 1."""
     clock: str = field(default="logical", validator=one_of("logical", "wall"))
     """logical: slots follow each other as sessions end, reproducible.  wall: a slot lasts slot-seconds."""
-    slot_seconds: float = field(default=1.0, validator=_positive)
+    slot_seconds: float = field(default=1.0, validator=checks.some_seconds)
     """Wall clock: how long a slot lasts."""
-    slots: int = field(default=100, validator=at_least(1, "slot"))
+    slots: int = 100
     """Slots to run."""
-    session: int = field(default=20, validator=at_least(1, "step"))
+    session: int = 20
     """Steps of a session, each of which takes a unit of energy (B)."""
-    slack: int = field(default=0, validator=at_least(0))
+    slack: int = field(default=0, validator=at_least(0, most=checks.MOST_SLOTS))
     """Slots that a report may take beyond the session itself: policies that work by the clock begin so much earlier."""
-    batch: int = field(default=15, validator=at_least(1, "sample"))
+    batch: int = 15
     """Samples per step."""
     augment: str = field(default="", converter=_unset)
     """Random views of the images: flip, crop:N or crop:N+flip; empty trains on images as they are."""
-    lr: float = field(default=0.05, validator=_positive)
+    lr: float = 0.05
     """Learning rate."""
-    momentum: float = field(default=0.0, validator=_number)
+    momentum: float = 0.0
     """Within a session."""
-    weight_decay: float = field(default=0.0, validator=_number)
+    weight_decay: float = 0.0
     """Pull towards zero."""
-    proximal: float = field(default=0.0, validator=_number)
+    proximal: float = 0.0
     """Pull towards the reference (FedProx)."""
-    distillation: float = field(default=0.1, validator=_number)
+    distillation: float = 0.1
     """FLDA: weight of the teacher's term."""
-    trial: int = field(default=0, validator=at_least(0))
+    trial: int = 0
     """Picks the split, the initial weights, every batch and every random choice."""
     harvest: str = field(default="bernoulli:0.5", validator=_harvest)
     """What the server forecasts between reports, and what emulated batteries meet that name no harvest."""
-    capacity: float = field(default=1e6, validator=_positive)
+    capacity: float = 1e6
     """Units that a battery holds, at most: a report above it is refused."""
-    initial: float = field(default=0.0, validator=_number)
+    initial: float = 0.0
     """Units in an emulated battery that names no initial charge."""
-    deadline: float = field(default=0.0, validator=_number)
+    deadline: float = field(default=0.0, validator=checks.seconds)
     """Seconds until a session must have answered; 0 for 300 (logical) or its slots, its slack and 30 s (wall)."""
-    margin: float = field(default=15.0, validator=_number)
+    margin: float = field(default=15.0, validator=checks.seconds)
     """Seconds after the deadline for which a message stays alive."""
-    roll_call: float = field(default=180.0, validator=_positive)
+    roll_call: float = field(default=180.0, validator=checks.some_seconds)
     """Seconds to wait for all clients at the start; the run begins with those who came."""
-    pin_nodes: bool = False
+    pin_nodes: bool = field(default=False, validator=flag)
     """Whether a client is held to the Flower node it was first heard from; only where nodes have registered keys."""
-    evaluate_every: int = field(default=20, validator=at_least(1, "slot"))
+    evaluate_every: int = 20
     """Slots between two evaluations of the served model on the test samples."""
     out: str = field(default="", validator=_absolute)
     """Absolute folder of the run (trace, checkpoint, model, schedule, metrics); empty writes nothing."""
-    resume: bool = False
+    resume: bool = field(default=False, validator=flag)
     """Go on from the checkpoint in `out`."""
     device: str = field(default="cpu", validator=one_of("cpu"))
     """Where nodes train and the server evaluates."""
@@ -167,10 +163,12 @@ class RunSettings(_Flat):
         """The policy's settings."""
         try:
             values = json.loads(self.policy_settings or "{}")
-        except ValueError:
+        except (TypeError, ValueError, RecursionError):
             values = None
         if not isinstance(values, dict):
-            raise InputError(f'policy-settings = {self.policy_settings}: needs a JSON object such as {{"groups": 2}}')
+            raise InputError(
+                f'policy-settings = {shown(self.policy_settings)}: needs a JSON object such as {{"groups": 2}}'
+            )
         return values
 
     @property
@@ -228,24 +226,12 @@ class NodeSettings(_Flat):
     """Where the level comes from: emulated, gauge:FILE (units as text) or machine (the computer's own battery)."""
     harvest: str = field(default="", validator=_harvest)
     """Emulated battery: where energy comes from."""
-    capacity: float = field(default=0.0, validator=_number)
+    capacity: float = field(default=0.0, validator=checks.units)
     """Units that its battery holds; 0 for the run's capacity."""
-    initial: float = field(default=-1.0)
+    initial: float = field(default=-1.0, validator=checks.number(most=checks.MOST_UNITS))
     """Emulated battery: units at the very beginning; negative for the run's initial charge."""
-    pace: float = field(default=0.0, validator=_number)
+    pace: float = field(default=0.0, validator=checks.seconds)
     """Seconds per step at least, to emulate a slow device."""
-
-
-def _typed(key: str, value: Any, kind: Any) -> Any:
-    """A value of the declared type; a whole number will do for a number."""
-    if isinstance(value, str) and kind is not str:
-        return convert(key, value, kind)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if type(value) is not kind:
-        words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-        raise InputError(f"{key} = {value}: needs {words[kind]}")
-    return value
 
 
 def _is_number(text: str) -> bool:
