@@ -65,7 +65,7 @@ def test_inputs_are_named_only_where_they_are_not_the_usual_ones() -> None:
     for key, value, sentence in (
         ("data.scale", "raw", "scale = raw: needs one of standard, unit, half, centre"),
         ("train.augment", "crop:0", r"augment = crop:0: needs none, flip, crop:N or crop:N\+flip"),
-        ("train.augment", 4, "train.augment = 4: needs str or NoneType"),
+        ("train.augment", 4, "train.augment = 4: needs text or none"),
     ):
         with pytest.raises(InputError, match=sentence):
             usual.changed({key: value})

@@ -149,7 +149,7 @@ def convert(key: str, value: Any, kind: Any) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     if not all(option in WORDS for option in options):
         return value  # a type of the user's own, whose class has to know
-    for option in options:
+    for option in sorted(options, key=lambda option: option is not type(None)):  # "none" is text too
         try:
             return _as(value, option)
         except (ValueError, OverflowError):

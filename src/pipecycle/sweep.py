@@ -14,7 +14,7 @@ from attrs import field, frozen
 
 from pipecycle.checks import MOST_RUNS
 from pipecycle.config import SECTIONS, Config, read_toml, sections
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, shown
 from pipecycle.registry import build, convert, nearest, parameters, policy_class, settings, stated
 from pipecycle.runs import RunFolder, planning
 
@@ -29,7 +29,6 @@ ALIASES = {
     "augment": "train.augment",
     "trial": "world.trial",
 }
-ALIASES = {"data": "data.name", "alpha": "data.alpha", "model": "train.model", "trial": "world.trial"}
 WORDS = ("clients", "session", "slots", "budget", "harvest", "capacity", "initial")
 
 
@@ -156,7 +155,7 @@ def expand(
         raise InputError("[[when]]: needs a table called set")
     for key, choices in matrix.items():
         if not isinstance(choices, list | tuple) or not choices:
-            raise InputError(f"matrix.{key}: needs a list of values")
+            raise InputError(f"matrix.{key} = {shown(choices)}: needs a list of values")
     own = [key for key in (*matrix, *(key for rule in special for key in rule.given)) if _target(key) == "world.trial"]
     numbers = _trials(base, own, trials)
     size = math.prod(len(choices) for choices in matrix.values()) * len(numbers or [0])
