@@ -38,12 +38,12 @@ def test_a_short_file_is_enough(tmp_path: Path) -> None:
         ("[policy]\ngroup = 3\n", "did you mean 'groups'"),
         ("[wrld]\nslots = 3\n", "did you mean 'world'"),
         ("[world]\nslot = 3\n", "world.slot: unknown, did you mean 'slots'"),
-        ("[world]\nslots = 2.5\n", "world.slots = 2.5: needs int"),
-        ("[world]\nslots = true\n", "world.slots = True: needs int"),
+        ("[world]\nslots = 2.5\n", "world.slots = 2.5: needs a whole number"),
+        ("[world]\nslots = true\n", "world.slots = True: needs a whole number"),
         ('[world]\nslots = "many"\n', "world.slots = many: needs a whole number"),
         ("[world]\nslots = 0\n", "slots = 0: needs at least 1"),
         ('[train]\nprecision = "fp8"\n', "precision = fp8: needs one of fp32, tf32, bf16"),
-        ("slots = 3\n", "slots: unknown"),
+        ("slots = 3\n", "slots = 3: unknown"),
         ("format = 99\n", "is a configuration of format 99"),
         ("[world\n", "is not TOML"),
     ],
@@ -65,7 +65,7 @@ def test_inputs_are_named_only_where_they_are_not_the_usual_ones() -> None:
     for key, value, sentence in (
         ("data.scale", "raw", "scale = raw: needs one of standard, unit, half, centre"),
         ("train.augment", "crop:0", r"augment = crop:0: needs none, flip, crop:N or crop:N\+flip"),
-        ("train.augment", 4, "train.augment = 4: needs str or NoneType"),
+        ("train.augment", 4, "train.augment = 4: needs text or none"),
     ):
         with pytest.raises(InputError, match=sentence):
             usual.changed({key: value})

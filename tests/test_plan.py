@@ -216,10 +216,10 @@ def test_a_run_can_be_watched_slot_by_slot() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"clients": 0}, "clients = 0: needs a whole number of at least 1"),
+        ({"clients": 0}, "clients = 0: needs at least 1 client"),
         ({"slots": 0}, "slots = 0"),
         ({"trial": -1}, "trial = -1"),
-        ({"budget": 0.0}, "budget = 0: needs a positive number of units"),
+        ({"budget": 0.0}, "budget = 0.0: needs a number above 0"),
         ({"session": 0}, "session = 0"),
         ({"capacity": 19.0}, "capacity = 19: a session needs 20 units in the battery"),
         ({"harvest": -0.5}, "rate = -0.5"),

@@ -57,8 +57,8 @@ def test_as_a_harvest() -> None:
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        ("clearsky:91", "latitude from -90 to 90"),
-        ("clearsky:nan", "latitude from -90 to 90"),
+        ("clearsky:91", "needs a number from -90 to 90"),
+        ("clearsky:nan", "needs a number from -90 to 90"),
         ("clearsky:north", "latitude = north: needs a number"),
         ("clearsky:50,days=0..3", "days of the year"),
         ("clearsky:50,days=9..3", "days of the year"),

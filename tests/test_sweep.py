@@ -52,7 +52,7 @@ def test_a_matrix_multiplies_what_a_policy_has(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("[matrix]\nspeed = [1]\n", "matrix.speed: is neither a field nor a setting"),
-        ("[matrix]\npolicy = 'fedavg'\n", "matrix.policy: needs a list"),
+        ("[matrix]\npolicy = 'fedavg'\n", "matrix.policy = fedavg: needs a list"),
         ("[matrix]\npolicy = ['fedavgg']\n", "did you mean 'fedavg'"),
         ("[matrix]\n'train.speed' = [1]\n", "train.speed: unknown"),
         ("[base.world]\nslot = 3\n", "did you mean 'slots'"),
@@ -173,15 +173,27 @@ def test_an_estimate_keeps_few_plans(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert estimate(idle, device="cpu").seconds == 0.0
 
 
+SMALL = "[base.world]\nclients = 5\nslots = 100\nsession = 5\n[matrix]\npolicy = ['fedavg']\n"
+
+
 def test_one_bad_run_does_not_stop_the_rest(tmp_path: Path) -> None:
-    (tmp_path / "s.toml").write_text(
-        "[base.world]\nclients = 5\nslots = 100\nsession = 5\n[matrix]\npolicy = ['fedavg']\ncapacity = [3.0, 50.0]\n"
-    )
+    """Whether a model fits its data is known only once the data are there."""
+    (tmp_path / "odd.py").write_text("import torch\ndef model(shape, classes): return torch.nn.Linear(3, classes)\n")
+    (tmp_path / "s.toml").write_text(SMALL + "model = ['odd:model', 'mlp']\n")
     done = sweep(tmp_path / "a")
     assert done.returncode == 1
     text = " ".join(done.stdout.split())
     assert "1 of 2 runs finished" in text
-    assert "capacity = 3: a session needs 5 units" in text
+    assert "model 'odd:model' on inputs of shape (1, 8, 8)" in text
+
+
+def test_a_run_that_cannot_begin_refuses_the_whole_file(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(SMALL + "capacity = [50.0, 3.0]\n")
+    done = sweep(tmp_path / "a")
+    assert done.returncode == 2
+    assert "capacity-3.0" in done.stderr
+    assert "capacity = 3: a session needs 5 units" in done.stderr
+    assert not (tmp_path / "a").exists()
 
 
 def test_a_killed_sweep_goes_on_to_the_same_results(tmp_path: Path) -> None:

@@ -1,36 +1,117 @@
-"""Validators for settings; each failure is one sentence with the value and what is allowed."""
+"""What values may be: validators for settings, and the bounds beyond which work would never end.
+
+A `Check` is an attrs validator, and `check.of(name, value)` is the same for an argument.  A failure is one sentence
+with the value and what is allowed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
+from numbers import Integral, Real
 from typing import Any
 
-from pipecycle.errors import InputError
+from attrs import frozen
 
-Validator = Callable[[Any, Any, Any], None]
+from pipecycle.errors import InputError, shown
+
+MOST_CLIENTS = 10**8
+"""About 10 GiB of batteries."""
+MOST_SLOTS = 10**8
+"""About 20 GiB of running totals; three years of slots of a second."""
+MOST_CLIENT_SLOTS = 2**42
+"""Days of planning; and a unit for each still fits the ledger's 64 bits."""
+MOST_GROUPS = 10**5
+MOST_UNITS = 2**40
+"""Of one battery, budget or cost."""
+MOST_BATCH = 2**16
+MOST_RUNS = 10**5
+"""Of one sweep."""
+MOST_PLANS = 1000
+"""Of one `pipecycle theory`."""
+MOST_WORKERS = 1024
+_FITS = 2**63 - 1
+
+Fault = Callable[[Any], str | None]
+"""What a value lacks: `at least 1`, or None for a good one."""
 
 
-def at_least(least: int, what: str = "") -> Validator:
-    """A whole number of at least `least`; None passes (it stands for the rule's own default)."""
+@frozen
+class Check:
+    """A rule for a value.  None passes where it is the field's default: it stands for "not given"."""
 
-    def check(instance: object, attribute: Any, value: Any) -> None:
-        if value is None:
-            return
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(f"{attribute.name} = {value}: needs at least {least}{' ' + what if what else ''}")
+    fault: Fault
 
-    return check
+    def __call__(self, instance: object, attribute: Any, value: Any) -> None:
+        if value is not None or attribute.default is not None:
+            self.of(attribute.metadata.get("key", attribute.name), value)
 
-
-def one_of(*choices: str) -> Validator:
-    def check(instance: object, attribute: Any, value: Any) -> None:
-        if value not in choices:
-            raise InputError(f"{attribute.name} = {value}: needs one of {', '.join(choices)}")
-
-    return check
+    def of(self, name: str, value: Any) -> None:
+        needs = self.fault(value)
+        if needs is not None:
+            raise InputError(f"{name} = {shown(value)}: needs {needs}")
 
 
-def share(instance: object, attribute: Any, value: Any) -> None:
-    """A number in (0, 1]."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-        raise InputError(f"{attribute.name} = {value}: needs a number above 0 and at most 1")
+def at_least(least: int, what: str = "", *, most: int = _FITS) -> Check:
+    """A whole number of at least `least`, and at most `most`, things called `what`."""
+
+    def fault(value: Any) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            return f"a whole number of at least {least}"
+        if value < least:
+            return f"at least {least} {what}".rstrip()
+        return None if value <= most else f"at most {most:,}"
+
+    return Check(fault)
+
+
+def number(
+    *, least: float | None = None, above: float | None = None, most: float | None = None, below: float | None = None
+) -> Check:
+    """A finite number within bounds."""
+    if least is not None and most is not None:
+        words = [f"from {_plain(least)} to {_plain(most)}"]
+    else:
+        bounds = {"of at least": least, "above": above, "of at most": most, "below": below}
+        words = [f"{word} {_plain(bound)}" for word, bound in bounds.items() if bound is not None]
+    needs = " ".join(["a number", " and ".join(words).replace("and of", "and")]).rstrip()
+
+    def fault(value: Any) -> str | None:
+        good = isinstance(value, Real) and not isinstance(value, bool)
+        good = good and (isinstance(value, Integral) or isfinite(value))
+        good = good and (least is None or value >= least) and (above is None or value > above)
+        return None if good and (most is None or value <= most) and (below is None or value < below) else needs
+
+    return Check(fault)
+
+
+def _plain(bound: float) -> str:
+    return f"{int(bound):,}" if bound == int(bound) and abs(bound) < 1e15 else f"{bound:g}"
+
+
+def one_of(*choices: str) -> Check:
+    """One of some words."""
+
+    def fault(value: Any) -> str | None:
+        return None if isinstance(value, str) and value in choices else f"one of {', '.join(choices)}"
+
+    return Check(fault)
+
+
+def _text(value: Any) -> str | None:
+    if not isinstance(value, str) or not value.strip():
+        return "text"
+    strange = any(ord(letter) < 32 or ord(letter) == 127 or 0xD800 <= ord(letter) < 0xE000 for letter in value)
+    return "text without control characters" if strange else None
+
+
+share = number(above=0, most=1)
+"""A number in (0, 1]."""
+units = number(least=0, most=MOST_UNITS)
+"""Energy."""
+some_units = number(above=0, most=MOST_UNITS)
+seconds = number(least=0, most=1e9)
+some_seconds = number(above=0, most=1e9)
+flag = Check(lambda value: None if isinstance(value, bool) else "true or false")
+text = Check(_text)
+"""Something that is written in one line, such as a name or a path."""

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
-from typing import Annotated
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -14,7 +23,8 @@ from pipecycle.commands import comparing, planning, reproducing, running, sweepi
 from pipecycle.commands.deploying import app as deploy_app
 from pipecycle.commands.shared import SAID
 from pipecycle.data.commands import app as data_app
-from pipecycle.errors import InputError
+from pipecycle.errors import LONGEST, InputError, own_code, sentence, shown
+from pipecycle.files import reason, write
 from pipecycle.report.commands import figures, report, tables
 from pipecycle.stopping import Terminated, terminate
 
@@ -56,6 +66,9 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version.")
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="With any command: show where an error comes from, line by line.")
+    ] = False,
 ) -> None:
     """Federated learning on harvested energy: plan who trains when, and see what each unit of energy buys."""
 
@@ -67,31 +80,95 @@ _USAGE_ERRORS: tuple[type[Exception], ...] = tuple(
 )
 
 
-def main() -> None:
+@cache
+def _command() -> Any:
+    """Made once: it takes longer than most mistakes."""
+    return typer.main.get_command(app)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command; a mistake of the user's is one sentence on stderr and exit code 2."""
     signal.signal(signal.SIGTERM, terminate)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    wanted = [argument for argument in given if argument != "--debug"]
+    code = 0
     try:
-        code = app(standalone_mode=False)
+        _refuse_empty(wanted)
+        code = _command()(wanted, standalone_mode=False) or 0
         sys.stdout.flush()
-    except InputError as error:
-        code = _refuse(str(error))
-    except (typer.Abort, KeyboardInterrupt):
-        code = 130
-    except Terminated:
-        code = 143
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    except _USAGE_ERRORS as error:
-        code = _refuse(error.format_message() if hasattr(error, "format_message") else str(error))
+        _give_up_stdout()
+    except (Exception, KeyboardInterrupt, SystemExit, Terminated) as error:
+        if wanted != given:
+            traceback.print_exc()
+        code = _told(error, given)
     if code in (130, 143):
         print("pipecycle: stopped; nothing is half-written, and the same command begins again", file=sys.stderr)
-    sys.exit((code or 0) % SAID)
+    sys.exit(code % SAID)
 
 
-def _refuse(message: str) -> int:
-    print(f"pipecycle: {' '.join(message.split())}", file=sys.stderr)
-    return 2
+def _told(error: BaseException, given: Sequence[str]) -> int:
+    """Say what went wrong in one sentence; the exit code."""
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return 130
+    if isinstance(error, Terminated):
+        return 143
+    message = _users_fault(error)
+    if message is not None:
+        print(f"pipecycle: {' '.join(message.split())}", file=sys.stderr)
+        return 2
+    if isinstance(error, SystemExit):
+        raise error
+    return _unexpected(error, given)
+
+
+def _users_fault(error: BaseException) -> str | None:
+    """The sentence about an error that the user can do something about."""
+    if isinstance(error, InputError):
+        return sentence(error)
+    if isinstance(error, _USAGE_ERRORS):
+        return str(error.format_message() if hasattr(error, "format_message") else error)
+    if own_code(error) is not None:
+        return f"{sentence(error)} (--debug shows the traceback)"
+    if isinstance(error, OSError) and error.strerror:
+        if error.filename is None:
+            _give_up_stdout()  # it may be what cannot be written
+        return f"{error.filename or 'standard output'}: {reason(error)}"
+    if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error):
+        return f"not enough memory: {shown(str(error) or 'smaller numbers may fit', LONGEST)}"
+    return None
+
+
+def _unexpected(error: BaseException, given: Sequence[str]) -> int:
+    """Our own fault: the details go into a file that can be sent to us."""
+    report = f"pipecycle {__version__}, Python {sys.version}\n{shlex.join(['pipecycle', *given])}\n\n"
+    report += "".join(traceback.format_exception(error))
+    name = f"pipecycle-error-{time.strftime('%Y%m%d-%H%M%S')}.txt"
+    for folder in (Path(), Path(tempfile.gettempdir())):
+        try:
+            write(folder / name, report)
+        except InputError:
+            continue
+        where = f"the details are in {folder / name}, please report them"
+        break
+    else:
+        where = "please report it, with what --debug shows"
+    print(f"pipecycle: an error in pipecycle itself ({sentence(error)}); {where}", file=sys.stderr)
+    return 1
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """What an unset variable of a shell leaves; as a path it would mean the working directory."""
+    for before, argument in pairwise(["", *arguments]):
+        if not argument or (argument.startswith("--") and argument.endswith("=")):
+            name = argument[:-1] or before or "the first argument"
+            raise InputError(f"{name}: is empty, needs a value")
+
+
+def _give_up_stdout() -> None:
+    """Nobody reads it, or it cannot be written: nothing more goes there, not even at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

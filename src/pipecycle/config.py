@@ -3,31 +3,73 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import tomllib
 import typing
 from collections.abc import Mapping
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import attrs
 from attrs import field, frozen
-from attrs.validators import optional
 
-from pipecycle.checks import at_least, one_of
+from pipecycle import checks
+from pipecycle.checks import at_least, flag, number, one_of, share
 from pipecycle.data.augment import FORMS, augmentation
+from pipecycle.data.catalogue import CATALOGUE
+from pipecycle.data.partition import ALPHA
 from pipecycle.data.scale import SCALES
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, shown
 from pipecycle.files import reason
-from pipecycle.registry import build, convert, defaults, nearest, parameters, policy_class, revision
+from pipecycle.registry import (
+    build,
+    check_model,
+    convert,
+    defaults,
+    nearest,
+    parameters,
+    policy_class,
+    revision,
+    typed,
+)
 from pipecycle.serving import served
+from pipecycle.specs import check_harvest
 
 FORMAT = 1
 BY_THE_MODEL = ("upload_ratio",)
 """Settings that a run takes from its model unless they are given."""
 
 
-def _note(text: str) -> dict[str, str]:
-    return {"note": text}
+def _note(text: str, key: str | None = None) -> dict[str, str]:
+    """What a field is; `key` is what messages call it if its own name does not say enough."""
+    return {"note": text} if key is None else {"note": text, "key": key}
+
+
+def _harvest(instance: object, attribute: Any, value: Any) -> None:
+    check_harvest(value)
+
+
+def _model(instance: object, attribute: Any, value: Any) -> None:
+    check_model(value)
+
+
+def _data(instance: object, attribute: Any, value: Any) -> None:
+    """The name alone: the file may be elsewhere by the time that somebody reads a run's configuration."""
+    checks.text.of("data", value)
+    if value not in CATALOGUE and not value.endswith(".npz"):
+        raise InputError(f"data = {shown(value)}: {nearest(value, CATALOGUE)}, or an .npz file")
+
+
+def _split(instance: object, attribute: Any, value: Any) -> None:
+    if value is not None:
+        checks.text.of("split", value)
+        if not value.endswith((".npz", ".json")):
+            raise InputError(f"split = {shown(value)}: needs a .npz or .json file")
+
+
+_CLIENTS = at_least(1, "client", most=checks.MOST_CLIENTS)
+_SLOTS = at_least(1, "slot", most=checks.MOST_SLOTS)
 
 
 def _augment(value: str | None) -> str | None:
@@ -39,29 +81,46 @@ def _augment(value: str | None) -> str | None:
 class World:
     """Clients, batteries and weather."""
 
-    clients: int = field(default=100, validator=at_least(1), metadata=_note("how many clients"))
-    session: int = field(default=20, validator=at_least(1), metadata=_note("slots and units of one session (B)"))
-    slots: int = field(default=15_000, validator=at_least(1), metadata=_note("horizon in slots"))
-    harvest: str = field(default="bernoulli:0.5", metadata=_note("where energy comes from"))
+    clients: int = field(default=100, validator=_CLIENTS, metadata=_note("how many clients"))
+    session: int = field(default=20, validator=_SLOTS, metadata=_note("slots and units of one session (B)"))
+    slots: int = field(default=15_000, validator=_SLOTS, metadata=_note("horizon in slots"))
+    harvest: str = field(default="bernoulli:0.5", validator=_harvest, metadata=_note("where energy comes from"))
     trial: int = field(default=0, validator=at_least(0), metadata=_note("picks weather, split and every random choice"))
-    capacity: float = field(default=1e6, metadata=_note("units that a battery holds"))
-    initial: float = field(default=0.0, metadata=_note("units in every battery before slot 0"))
-    budget: float | None = field(default=None, metadata=_note("units after which the run ends"))
+    capacity: float = field(default=1e6, validator=checks.some_units, metadata=_note("units that a battery holds"))
+    initial: float = field(default=0.0, validator=checks.units, metadata=_note("units in every battery before slot 0"))
+    budget: float | None = field(
+        default=None, validator=checks.some_units, metadata=_note("units after which the run ends")
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if self.clients * self.slots > checks.MOST_CLIENT_SLOTS:
+            raise InputError(
+                f"clients = {self.clients} for slots = {self.slots}: needs at most {checks.MOST_CLIENT_SLOTS:,} "
+                "client-slots"
+            )
 
 
 @frozen
 class Data:
     """What is learnt and who holds what."""
 
-    name: str = field(default="digits", metadata=_note("digits, fashion-mnist, cifar10 or an .npz file"))
-    alpha: float | None = field(default=None, metadata=_note("Dirichlet concentration of the labels; none is IID"))
-    samples: int | None = field(
-        default=None, validator=at_least(1), metadata=_note("samples per client; min(300, all / clients) if not given")
+    name: str = field(
+        default="digits", validator=_data, metadata=_note("digits, fashion-mnist, cifar10 or an .npz file", "data")
     )
-    split: str | None = field(default=None, metadata=_note("a saved split, instead of alpha and samples"))
+    alpha: float | None = field(
+        default=None, validator=ALPHA, metadata=_note("Dirichlet concentration of the labels; none is IID")
+    )
+    samples: int | None = field(
+        default=None,
+        validator=at_least(1, "sample", most=10**9),
+        metadata=_note("samples per client; min(300, all / clients) if not given"),
+    )
+    split: str | None = field(
+        default=None, validator=_split, metadata=_note("a saved split, instead of alpha and samples")
+    )
     scale: str | None = field(
         default=None,
-        validator=optional(one_of(*SCALES)),
+        validator=one_of(*SCALES),
         metadata=_note("of bytes: standard, unit [0, 1], half [-1, 1] or centre [-.5, .5]; none is the set's own"),
     )
 
@@ -70,15 +129,23 @@ class Data:
 class Train:
     """The model and what a client does in a step."""
 
-    model: str = field(default="mlp", metadata=_note("mlp, lenet, cnn64, wide or module:factory"))
-    lr: float = field(default=0.05, metadata=_note("learning rate"))
-    momentum: float = field(default=0.0, metadata=_note("within a session"))
-    weight_decay: float = field(default=0.0, metadata=_note("pull towards zero"))
-    proximal: float = field(default=0.0, metadata=_note("pull towards the reference (FedProx)"))
-    lr_decay: float = field(default=1.0, metadata=_note("factor on the learning rate per 1,000 slots"))
-    batch: int = field(default=15, validator=at_least(1), metadata=_note("samples per step"))
-    replacement: bool = field(default=False, metadata=_note("draw batches independently instead of in passes"))
-    distillation: float = field(default=0.1, metadata=_note("FLDA: weight of the teacher's term"))
+    model: str = field(default="mlp", validator=_model, metadata=_note("mlp, lenet, cnn64, wide or module:factory"))
+    lr: float = field(default=0.05, validator=number(above=0), metadata=_note("learning rate"))
+    momentum: float = field(default=0.0, validator=number(least=0, below=1), metadata=_note("within a session"))
+    weight_decay: float = field(default=0.0, validator=number(least=0), metadata=_note("pull towards zero"))
+    proximal: float = field(
+        default=0.0, validator=number(least=0), metadata=_note("pull towards the reference (FedProx)")
+    )
+    lr_decay: float = field(default=1.0, validator=share, metadata=_note("factor on the learning rate per 1,000 slots"))
+    batch: int = field(
+        default=15, validator=at_least(1, "sample", most=checks.MOST_BATCH), metadata=_note("samples per step")
+    )
+    replacement: bool = field(
+        default=False, validator=flag, metadata=_note("draw batches independently instead of in passes")
+    )
+    distillation: float = field(
+        default=0.1, validator=number(least=0), metadata=_note("FLDA: weight of the teacher's term")
+    )
     precision: str = field(
         default="fp32",
         validator=one_of("fp32", "tf32", "bf16"),
@@ -95,9 +162,9 @@ class Train:
 class Look:
     """When models are evaluated."""
 
-    every: int = field(default=150, validator=at_least(1), metadata=_note("slots between two evaluations"))
+    every: int = field(default=150, validator=_SLOTS, metadata=_note("slots between two evaluations"))
     clients_every: int | None = field(
-        default=None, validator=at_least(1), metadata=_note("slots between two means over all clients' own models")
+        default=None, validator=_SLOTS, metadata=_note("slots between two means over all clients' own models")
     )
     early_stop: str = field(
         default="off",
@@ -123,7 +190,9 @@ class Config:
     look: Look = field(factory=Look)
 
     def __attrs_post_init__(self) -> None:
-        build(self.policy, self.settings)  # refuses unknown policies and settings by name
+        values = typed(policy_class(self.policy), self.policy, self.settings)
+        build(self.policy, values)  # refuses by name what the policy does not take
+        object.__setattr__(self, "settings", values)
 
     def text(self) -> str:
         """The whole configuration as TOML."""
@@ -154,31 +223,29 @@ class Config:
 
     def changed(self, options: Mapping[str, Any]) -> Config:
         """With some fields replaced: `world.slots`, `train.lr`, or a setting of the policy by its bare name."""
-        config = self
+        changes: dict[str, dict[str, Any]] = {}
         for key, value in options.items():
-            config = config._with(key, value)
-        return config
+            section, name, kind = self._field(key)
+            changes.setdefault(section, {})[name] = convert(key, value, kind)
+        settings = {**self.settings, **changes.pop("policy", {})}
+        parts: dict[str, Any] = {name: attrs.evolve(getattr(self, name), **values) for name, values in changes.items()}
+        return attrs.evolve(self, settings=settings, **parts)
 
-    def _with(self, key: str, value: Any) -> Config:
+    def _field(self, key: str) -> tuple[str, str, Any]:
+        """The section, name and type of a field or setting."""
         section, dot, name = key.partition(".")
-        if not dot:
-            return attrs.evolve(self, settings={**self.settings, **self._setting(key, value)})
-        if section == "policy":
-            return attrs.evolve(self, settings={**self.settings, **self._setting(name, value)})
+        if not dot or section == "policy":
+            name = name if dot else key
+            allowed = parameters(policy_class(self.policy))
+            if name not in allowed:
+                raise InputError(f"setting {shown(name)!r} of {self.policy}: {nearest(name, allowed)}")
+            return "policy", name, allowed[name]
         if section not in SECTIONS:
-            raise InputError(f"{key}: {nearest(section, dict.fromkeys(['policy', *SECTIONS]))}")
-        kind = SECTIONS[section]
-        hints = typing.get_type_hints(kind)
+            raise InputError(f"{shown(key)}: {nearest(section, dict.fromkeys(['policy', *SECTIONS]))}")
+        hints = typing.get_type_hints(SECTIONS[section])
         if name not in hints:
-            raise InputError(f"{key}: {nearest(name, hints)}")
-        changed = attrs.evolve(getattr(self, section), **{name: _checked(key, value, hints[name])})
-        return attrs.evolve(self, **{section: changed})
-
-    def _setting(self, key: str, value: Any) -> dict[str, Any]:
-        allowed = parameters(policy_class(self.policy))
-        if key not in allowed:
-            raise InputError(f"setting {key!r} of {self.policy}: {nearest(key, allowed)}")
-        return {key: _checked(key, value, allowed[key])}
+            raise InputError(f"{shown(key)}: {nearest(name, hints)}")
+        return section, name, hints[name]
 
 
 SECTIONS: dict[str, Any] = {"world": World, "data": Data, "train": Train, "look": Look}
@@ -187,11 +254,13 @@ SECTIONS: dict[str, Any] = {"world": World, "data": Data, "train": Train, "look"
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file, or one sentence."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({reason(error)})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: is not TOML ({error})") from None
+    except RecursionError:
+        raise InputError(f"{path}: is not TOML that can be read (too deeply nested)") from None
+    except ValueError as error:  # of TOML, of its encoding, or a number of thousands of digits
+        raise InputError(f"{path}: is not TOML ({shown(error.args[0] if error.args else error, 200)})") from None
 
 
 @frozen
@@ -223,41 +292,45 @@ def read_recorded(path: Path) -> Recorded:
     """The configuration in a run's folder."""
     from pipecycle.policies import REGISTRY
 
-    values = read_toml(path)
-    policy, settings, number = _policy(values, str(path))
+    tables = _sections(read_toml(path), str(path))
+    policy, settings, number = _policy(tables, str(path))
     number = 1 if number is None else number
     if policy in REGISTRY:
         policy, settings = _present(policy, settings, number, str(path))
         number = revision(REGISTRY[policy])
-    config = Recorded(policy, settings, revision=number).changed(_options(values, str(path)))
+    config = Recorded(policy, settings, revision=number).changed(_options(tables))
     assert isinstance(config, Recorded)
     return config
 
 
-def sections(values: dict[str, Any], path: str) -> Config:
+def sections(values: Mapping[str, Any], path: str) -> Config:
     """A configuration from the sections of a file; `path` is for the messages."""
-    policy, settings, number = _policy(values, path)
+    tables = _sections(values, path)
+    policy, settings, number = _policy(tables, path)
     policy, settings = _present(policy, settings, number, path)
     config = Config(policy=policy).changed({f"policy.{key}": value for key, value in settings.items()})
-    return config.changed(_options(values, path))
+    return config.changed(_options(tables))
 
 
-def _policy(values: dict[str, Any], path: str) -> tuple[str, dict[str, Any], Any]:
-    """Takes the policy, its settings and its revision (None if it is not said) out of a file's sections."""
-    made_for = values.pop("format", FORMAT)
+def _sections(values: Mapping[str, Any], path: str) -> dict[str, dict[str, Any]]:
+    """The tables of a file of our format."""
+    made_for = values.get("format", FORMAT)
     if made_for != FORMAT:
-        raise InputError(f"{path}: is a configuration of format {made_for}, this version reads format {FORMAT}")
-    settings = dict(values.pop("policy", {}))
-    return str(settings.pop("name", "pipecycle")), settings, settings.pop("revision", None)
+        raise InputError(f"{path}: is a configuration of format {shown(made_for)}, this version reads format {FORMAT}")
+    return {key: table(value, key, path) for key, value in values.items() if key != "format"}
 
 
-def _options(values: dict[str, Any], path: str) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    for section, fields in values.items():
-        if not isinstance(fields, dict):
-            raise InputError(f"{path}: {section}: {nearest(section, dict.fromkeys(['policy', *SECTIONS]))}")
-        options |= {f"{section}.{key}": value for key, value in fields.items()}
-    return options
+def _policy(tables: dict[str, dict[str, Any]], path: str) -> tuple[str, dict[str, Any], Any]:
+    """Takes the policy, its settings and its revision (None if it is not said) out of a file's tables."""
+    settings = tables.pop("policy", {})
+    name = settings.pop("name", Config().policy)
+    if not isinstance(name, str):
+        raise InputError(f"{path}: policy.name = {shown(name)}: needs text")
+    return name, settings, settings.pop("revision", None)
+
+
+def _options(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"{section}.{key}": value for section, fields in tables.items() for key, value in fields.items()}
 
 
 def _present(policy: str, settings: dict[str, Any], number: Any, path: str) -> tuple[str, dict[str, Any]]:
@@ -267,31 +340,24 @@ def _present(policy: str, settings: dict[str, Any], number: Any, path: str) -> t
     if number is None or number == now:
         return policy, settings
     if number != 1 or former is None:
-        raise InputError(f"{path}: is about revision {number} of {policy}, this version has revision {now}")
+        raise InputError(f"{path}: is about revision {shown(number)} of {policy}, this version has revision {now}")
     return former[0], {**former[1], **settings}
 
 
-def _checked(key: str, value: Any, kind: Any) -> Any:
-    """A value of the declared type, from text or from TOML."""
-    if isinstance(value, str):
-        return convert(key, value, kind)
-    allowed = typing.get_args(kind) or (kind,)
-    if value is None and type(None) in allowed:
-        return value
-    if isinstance(value, bool):
-        if bool in allowed:
-            return value
-    elif isinstance(value, int) and int in allowed:
-        return value
-    elif isinstance(value, int | float) and float in allowed:
-        return float(value)
-    raise InputError(f"{key} = {value}: needs {' or '.join(getattr(one, '__name__', str(one)) for one in allowed)}")
+def table(value: Any, key: str, path: str) -> dict[str, Any]:
+    """A table of a file."""
+    if not isinstance(value, dict):
+        known = ["policy", *SECTIONS]
+        needs = "needs a table" if key in known else nearest(key, dict.fromkeys(known))
+        raise InputError(f"{path}: {shown(key)} = {shown(value)}: {needs}")
+    return dict(value)
 
 
 def toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        return f'"{escaped}"'
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Integral | Real):
+        return repr(int(value) if isinstance(value, Integral) else float(value))  # numpy's would say their type
     return repr(value)

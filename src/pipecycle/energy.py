@@ -9,7 +9,7 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import ArrayLike
 
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, shown
 from pipecycle.streams import Ints
 
 UNIT = 1 << 20
@@ -21,10 +21,13 @@ Quanta = int | Ints
 
 def quanta(units: ArrayLike, name: str = "energy") -> Quanta:
     """Units to quanta, rounded up once, so that no action is ever cheaper than was asked for."""
-    values = np.asarray(units, dtype=np.float64)
+    try:
+        values = np.asarray(units, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{name} = {shown(units)}: needs a number of units from 0 to 2^40") from None
     if not np.isfinite(values).all() or (values < 0).any() or (values > 2.0**40).any():
-        shown = values.item() if values.ndim == 0 else values[~((values >= 0) & (values <= 2.0**40))][0]
-        raise InputError(f"{name} = {shown}: needs a number of units from 0 to 2^40")
+        wrong = values.item() if values.ndim == 0 else values[~((values >= 0) & (values <= 2.0**40))][0]
+        raise InputError(f"{name} = {wrong}: needs a number of units from 0 to 2^40")
     if values.ndim == 0:
         return ceil(Fraction(values.item()) * UNIT)
     return np.ceil(values * UNIT).astype(np.int64)

@@ -1,6 +1,17 @@
-"""What can go wrong, by whose fault."""
+"""What can go wrong, by whose fault, and how it is said in one sentence."""
 
 from __future__ import annotations
+
+import site
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+LONGEST = 400
+"""Letters of somebody else's message that are passed on."""
 
 
 class InputError(ValueError):
@@ -17,3 +28,68 @@ class EnergyError(ActionError):
 
 class BusyError(ActionError):
     """A client was asked for a second action while it is engaged or has already acted in this slot."""
+
+
+def shown(value: Any, longest: int = 60) -> str:
+    """A value within a sentence: text as it is, anything else as Python writes it, never long and never an error."""
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except (ValueError, RecursionError):  # a whole number of thousands of digits, a list within itself
+        text = f"a {type(value).__name__} too long to print"
+    text = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
+    return text if len(text) <= longest else f"{text[: longest - 4]} ..."
+
+
+@frozen
+class Place:
+    """A line of somebody's code."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        within = "" if self.function.startswith("<") else f", in {self.function}"
+        return f"{self.file}, line {self.line}{within}"
+
+
+def own_code(error: BaseException) -> Place | None:
+    """Where an error comes from in code that is neither ours nor a library's: a user's policy, model or factory."""
+    if isinstance(error, SyntaxError) and error.filename and _is_own(error.filename):
+        return Place(_short(error.filename), error.lineno or 0, "<module>")
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if _is_own(frame.filename):
+            return Place(_short(frame.filename), frame.lineno or 0, frame.name)
+    return None if error.__cause__ is None else own_code(error.__cause__)
+
+
+def sentence(error: BaseException) -> str:
+    """Any error in one sentence, with the place in the user's own code if it comes from there."""
+    message = str(error.code) if isinstance(error, SystemExit) else str(error)
+    if isinstance(error, SyntaxError):
+        message = error.msg or message
+    message = shown(message, LONGEST)
+    place = own_code(error)
+    if isinstance(error, InputError):
+        return message if place is None or str(place) in message else f"{message} ({place})"
+    kind = type(error).__name__
+    if isinstance(error, SystemExit):
+        kind, message = "it ends the program", f"exit code {message}"
+    return f"{f'{place}: ' if place else ''}{kind}{f': {message}' if message else ''}"
+
+
+def _is_own(file: str) -> bool:
+    return not file.startswith("<") and not any(Path(file).is_relative_to(home) for home in _LIBRARIES)
+
+
+def _short(file: str) -> str:
+    """Relative to the working directory where it lies in it."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+_LIBRARIES = {
+    Path(__file__).resolve().parent,
+    *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    *(Path(folder) for folder in [*site.getsitepackages(), site.getusersitepackages()]),
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from pipecycle.errors import InputError
@@ -11,6 +12,8 @@ from pipecycle.errors import InputError
 
 def write(path: Path, data: bytes | str) -> None:
     """Write to a temporary neighbour, then rename: nobody ever sees half a file."""
+    if not path.name:
+        raise InputError(f"{path}: is a folder, needs the name of a file")
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         tidy(path.parent, path.name)
@@ -22,7 +25,35 @@ def write(path: Path, data: bytes | str) -> None:
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({reason(error)})") from None
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # what went wrong before is what matters
+            partial.unlink(missing_ok=True)
+
+
+def writable(path: Path) -> None:
+    """Refuse the name of a file that cannot be written, before the work that it is for."""
+    try:
+        if not path.name or path.is_dir():
+            raise InputError(f"{path}: is a folder, needs the name of a file")
+        if not path.parent.is_dir():
+            raise InputError(f"{path}: cannot be written ({path.parent} is not a folder)")
+        if not os.access(path.parent, os.W_OK):
+            raise InputError(f"{path}: cannot be written (permission denied)")
+        path.exists()  # a name may be too long
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({reason(error)})") from None
+
+
+def writable_folder(path: Path) -> None:
+    """The same for a folder, which may have to be made."""
+    try:
+        while not path.exists():
+            path = path.parent
+        if not path.is_dir():
+            raise InputError(f"{path}: cannot be written (it is a file, needs a folder)")
+        if not os.access(path, os.W_OK):
+            raise InputError(f"{path}: cannot be written (permission denied)")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({reason(error)})") from None
 
 
 _LEFT = re.compile(r"\.(.+)\.(\d+)\.partial")

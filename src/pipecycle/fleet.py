@@ -9,7 +9,7 @@ from attrs import define, field
 from numpy.typing import ArrayLike, NDArray
 
 from pipecycle.energy import UNIT, Costs, Quanta, at, quanta, show, uniform
-from pipecycle.errors import BusyError, EnergyError, InputError
+from pipecycle.errors import BusyError, EnergyError, InputError, shown
 from pipecycle.grow import Column
 from pipecycle.streams import Ints
 
@@ -88,7 +88,12 @@ class Fleet:
         self.to_train = uniform(self.step * self.length)
         self.initial = uniform(_quanta_per_client(initial, clients, "initial"))
         if np.any(self.initial > self.capacity):
-            raise InputError("initial: needs at most the battery's capacity")
+            most, held = int(np.max(self.initial)), int(np.min(self.capacity))
+            raise InputError(f"initial = {show(most)}: needs at most the battery's capacity of {show(held)}")
+        if float(np.max(self.initial)) * clients >= 2.0**63:
+            raise InputError(
+                f"initial = {show(int(np.max(self.initial)))}: {clients} clients hold 8.8e12 units at most"
+            )
 
         self.level: Ints = np.empty(clients, np.int64)
         self.level[:] = self.initial
@@ -339,17 +344,25 @@ def _quanta_per_client(value: ArrayLike, clients: int, name: str) -> Quanta:
 
 
 def _per_client(value: ArrayLike, clients: int, name: str) -> Quanta:
-    lengths = np.asarray(value)
-    if not np.issubdtype(lengths.dtype, np.integer) or (lengths < 1).any():
-        raise InputError(f"{name} = {lengths.min()}: needs a whole number of at least 1 slot")
+    lengths = _whole(value, f"{name} = {shown(value)}: needs a whole number of at least 1 slot")
     return _shaped(int(lengths) if lengths.ndim == 0 else lengths.astype(np.int64), clients, name)
 
 
 def _samples(value: ArrayLike, clients: int) -> Ints:
-    counts = np.broadcast_to(np.asarray(value), (clients,))
+    counts = _whole(value, f"samples = {shown(value)}: needs a whole number of at least 1 per client")
+    if counts.ndim and counts.shape != (clients,):
+        raise InputError(f"samples: has {counts.size} values for {clients} clients")
+    return np.broadcast_to(counts, (clients,)).astype(np.int64)
+
+
+def _whole(value: ArrayLike, otherwise: str) -> Ints:
+    try:
+        counts = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        raise InputError(otherwise) from None
     if not np.issubdtype(counts.dtype, np.integer) or (counts < 1).any():
-        raise InputError(f"samples = {counts.min()}: needs a whole number of at least 1 per client")
-    return counts.astype(np.int64)
+        raise InputError(otherwise)
+    return counts
 
 
 def _shaped(value: Quanta, clients: int, name: str) -> Quanta:

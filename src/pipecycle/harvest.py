@@ -14,8 +14,9 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import ArrayLike, NDArray
 
+from pipecycle.checks import number
 from pipecycle.energy import UNIT
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, shown
 from pipecycle.streams import Ints, raw, streams
 
 BLOCK = 1 << 18
@@ -84,7 +85,10 @@ class LaneRows:
 
 
 def _rate(value: ArrayLike, name: str = "rate") -> NDArray[np.float64]:
-    rates = np.asarray(value, np.float64)
+    try:
+        rates = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} = {shown(value)}: needs a charging probability from 0 to 1") from None
     wrong = rates[~((rates >= 0) & (rates <= 1))]
     if wrong.size:
         raise InputError(f"{name} = {wrong.flat[0]:g}: needs a charging probability from 0 to 1")
@@ -153,12 +157,12 @@ class Markov:
     `burst` the mean length of an on-period in slots; the first slot is drawn from the long run."""
 
     rate: NDArray[np.float64] = field(converter=_rate)
-    burst: float = field(default=10.0)
+    burst: float = field(default=10.0, validator=number(least=1, most=1e12))
 
     def __attrs_post_init__(self) -> None:
         off = np.maximum(1.0 - self.rate, 2.0**-53)
         least = float(np.max(np.where(self.rate < 1.0, np.maximum(self.rate / off, 1.0), 1.0)))
-        if not (np.isfinite(self.burst) and self.burst >= least):
+        if self.burst < least:
             raise InputError(f"burst = {self.burst:g}: needs at least {least:g} slots at this rate")
 
     def __str__(self) -> str:

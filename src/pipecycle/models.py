@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipecycle.errors import InputError
-from pipecycle.registry import named, nearest
+from pipecycle.errors import InputError, sentence
+from pipecycle.registry import MODELS, check_model, named
 from pipecycle.streams import Words, raw
 
 SMALL = 16
@@ -39,7 +39,10 @@ def build(name: str, shape: Sequence[int], classes: int, seed_words: Words) -> n
         factory = _factory(name)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(seed_words[0]) >> 1)
-            module = factory(tuple(shape), classes)
+            try:
+                module = factory(tuple(shape), classes)
+            except (Exception, SystemExit) as error:
+                raise InputError(f"model {name!r}: its factory failed ({sentence(error)})") from error
         if not isinstance(module, nn.Module):
             raise InputError(f"model {name!r}: its factory gave a {type(module).__name__}, not a torch.nn.Module")
     return check(module, shape, classes, name)
@@ -98,17 +101,13 @@ def convolutional(
     return nn.Sequential(*layers, nn.Linear(inputs, classes))
 
 
-PRESETS: dict[str, Callable[[tuple[int, ...], int], nn.Sequential]] = {
-    "mlp": mlp,
-    "lenet": lenet,
-    "cnn64": cnn64,
-    "wide": wide,
-}
+PRESETS: dict[str, Callable[[tuple[int, ...], int], nn.Sequential]] = dict(
+    zip(MODELS, (mlp, lenet, cnn64, wide), strict=True)
+)
 
 
 def _factory(name: str) -> Callable[..., Any]:
-    if ":" not in name:
-        raise InputError(f"model {name!r}: {nearest(name, PRESETS)}, or your own as module:factory")
+    check_model(name)
     found = named(name, "model")
     if not callable(found):
         raise InputError(f"model {name!r}: needs a function of (shape, classes)")
@@ -128,6 +127,8 @@ def check(module: nn.Module, shape: Sequence[int], classes: int, name: str = "mo
     parameters = list(module.parameters())
     if not parameters:
         raise InputError(f"model {name!r}: has no parameters to train")
+    if any(not parameter.is_floating_point() for parameter in parameters):
+        raise InputError(f"model {name!r}: has parameters that are no real numbers, needs float32")
     if any(not parameter.requires_grad for parameter in parameters):
         raise InputError(f"model {name!r}: has frozen parameters, which belong in buffers")
     if len(parameters) != len(list(module.named_parameters(remove_duplicate=False))):
@@ -140,8 +141,8 @@ def check(module: nn.Module, shape: Sequence[int], classes: int, name: str = "mo
         state = torch.random.get_rng_state()
         try:
             whole = module(inputs)
-        except RuntimeError as error:
-            raise InputError(f"model {name!r} on inputs of shape {tuple(shape)}: {error}") from None
+        except (Exception, SystemExit) as error:
+            raise InputError(f"model {name!r} on inputs of shape {tuple(shape)}: {sentence(error)}") from error
         if not isinstance(whole, Tensor) or whole.shape != (len(inputs), classes):
             given = tuple(whole.shape) if isinstance(whole, Tensor) else type(whole).__name__
             raise InputError(f"model {name!r}: gives {given} for {len(inputs)} inputs, needs {(len(inputs), classes)}")

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pipecycle.checks import MOST_CLIENTS, MOST_SLOTS, at_least, some_units
 from pipecycle.energy import Costs, quanta, show
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, shown
 from pipecycle.fleet import Fleet
 from pipecycle.harvest import Bernoulli, Harvest, Weather, rows
 from pipecycle.lineage import Lineage
 from pipecycle.record import about, record
 from pipecycle.schedule import Schedule
 from pipecycle.slots import steps
+from pipecycle.specs import parse_harvest
 from pipecycle.streams import Ints, streams
 from pipecycle.world import Policy, World
 
@@ -24,7 +26,7 @@ _NOBODY: Ints = np.empty(0, np.int64)
 
 def plan(
     policy: Policy,
-    harvest: Harvest | float = 0.5,
+    harvest: Harvest | float | str = 0.5,
     clients: int = 100,
     slots: int = 15_000,
     *,
@@ -38,9 +40,9 @@ def plan(
 ) -> Schedule:
     """The schedule of a policy: `slots` slots, or up to the first at whose end `budget` units have been spent.
 
-    `harvest` may be a charging probability.  `session`, `capacity`, `initial`, `samples` and the costs are one
-    figure for all clients or one per client.  Updates count by `samples`, those that a session uses
-    (`Problem.samples`); without them they count alike."""
+    `harvest` may be a charging probability, or a description such as `markov:0.3,10`.  `session`, `capacity`,
+    `initial`, `samples` and the costs are one figure for all clients or one per client.  Updates count by `samples`,
+    those that a session uses (`Problem.samples`); without them they count alike."""
     run = Run(
         policy,
         harvest,
@@ -65,7 +67,7 @@ class Run:
     def __init__(
         self,
         policy: Policy,
-        harvest: Harvest | float,
+        harvest: Harvest | float | str,
         clients: int,
         slots: int,
         *,
@@ -74,13 +76,14 @@ class Run:
         trial: int = 0,
         **fleet: Any,
     ) -> None:
-        _at_least("clients", clients, 1)
-        _at_least("slots", slots, 1)
-        _at_least("trial", trial, 0)
-        if budget is not None and not budget > 0:
-            raise InputError(f"budget = {budget:g}: needs a positive number of units")
+        at_least(1, "client", most=MOST_CLIENTS).of("clients", clients)
+        at_least(1, "slot", most=MOST_SLOTS).of("slots", slots)
+        at_least(0).of("trial", trial)
+        if budget is not None:
+            some_units.of("budget", budget)
+        clients, slots, trial = int(clients), int(slots), int(trial)
         self.policy, self.slots, self.trial, self.budget = policy, slots, trial, budget
-        self.harvest = Bernoulli(harvest) if isinstance(harvest, (int, float)) else harvest
+        self.harvest = _harvest(harvest)
         self.fleet = Fleet(clients, session=session, **fleet)
         if np.any(self.fleet.to_train > self.fleet.capacity):
             held, need = int(np.min(self.fleet.capacity)), int(np.max(self.fleet.to_train))
@@ -88,6 +91,10 @@ class Run:
         self.lineage = Lineage(self._samples)
         self.world = World(self.fleet, self.lineage, streams(trial), clients, int(np.max(self.fleet.length)))
         self.weather = self.harvest.weather(clients, trial)
+        if clients * (int(np.max(self.fleet.initial)) + slots * self.weather.peak) >= 1 << 63:
+            raise InputError(
+                f"{shown(str(self.harvest))}: {clients} clients could gain more than 8.8e12 units in {slots} slots"
+            )
 
     def steps(self) -> Iterator[int]:
         """The slot loop; yields every slot once it is over."""
@@ -128,6 +135,11 @@ class Simulated:
         return self._train(), _NOBODY
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InputError(f"{name} = {value}: needs a whole number of at least {least}")
+def _harvest(given: Harvest | float | str) -> Harvest:
+    if isinstance(given, str):
+        return parse_harvest(given)
+    if isinstance(given, int | float):
+        return Bernoulli(given)
+    if not hasattr(given, "weather"):
+        raise InputError(f"harvest = {shown(given)}: needs a charging probability, a description or a Harvest")
+    return given

@@ -1,4 +1,4 @@
-"""Policies by name: ours, or a user's own class as `module:Class`."""
+"""Policies and models by name: ours, or a user's own as `module:Class`."""
 
 from __future__ import annotations
 
@@ -11,24 +11,45 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from pipecycle.errors import InputError
+import numpy as np
+
+from pipecycle.checks import text
+from pipecycle.errors import InputError, sentence, shown
 from pipecycle.world import Policy
+
+MODELS = ("mlp", "lenet", "cnn64", "wide")
+"""The names of `pipecycle.models.PRESETS`, for those who do without torch."""
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "none"}
 
 
 def policy_class(name: str) -> type[Policy]:
     """The class called `name`, or found as `module:Class` (the working directory counts)."""
     from pipecycle.policies import REGISTRY
 
+    text.of("policy", name)
     if name in REGISTRY:
         return REGISTRY[name]
     if ":" not in name:
-        raise InputError(f"policy {name!r}: {nearest(name, REGISTRY)}, or your own as module:Class")
+        raise InputError(f"policy {shown(name)!r}: {nearest(name, REGISTRY)}, or your own as module:Class")
     found = named(name, "policy")
     missing = [part for part in ("name", "grouping", "setup", "decide", "collect") if not hasattr(found, part)]
     if not isinstance(found, type) or missing:
         raise InputError(f"policy {name!r}: needs to be a class with {', '.join(missing) or 'a policy inside'}")
     kind: type[Policy] = found
+    text.of(f"the name of policy {name!r}", kind.name)
+    if kind.grouping not in ("launch", "aggregation", None):
+        raise InputError(f"policy {name!r}: grouping = {shown(kind.grouping)}, needs launch, aggregation or None")
     return kind
+
+
+def check_model(name: str) -> None:
+    """A model's name, which may be of a factory that nobody has looked for yet."""
+    text.of("model", name)
+    module, colon, factory = name.partition(":")
+    if name not in MODELS and not (module and colon and factory):
+        raise InputError(
+            f"model {shown(name)!r}: {nearest(name, dict.fromkeys(MODELS))}, or your own as module:factory"
+        )
 
 
 def named(name: str, what: str) -> Any:
@@ -37,28 +58,40 @@ def named(name: str, what: str) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except ImportError as error:
-        raise InputError(f"{what} {name!r}: module {module!r} cannot be imported ({error})") from None
+        found = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # whatever a user's module does when it is imported
+        why = str(error) if isinstance(error, ImportError) else sentence(error)
+        raise InputError(f"{what} {shown(name)!r}: module {shown(module)!r} cannot be imported ({why})") from error
+    try:
+        return getattr(found, attribute)
     except AttributeError:
-        raise InputError(f"{what} {name!r}: module {module!r} has no {attribute!r}") from None
+        raise InputError(f"{what} {shown(name)!r}: module {shown(module)!r} has no {shown(attribute)!r}") from None
 
 
 def build(name: str, options: Mapping[str, Any] | None = None) -> Policy:
     """A policy with settings by name; text is converted to the type that the setting is declared with."""
     found = policy_class(name)
+    return found(**typed(found, name, options or {}))
+
+
+def typed(found: type[Policy], name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as the types that a policy declares; one that it does not have is refused by name."""
     allowed = parameters(found)
-    for key in options or {}:
+    if not isinstance(options, Mapping):
+        raise InputError(f"settings of {name} = {shown(options)}: needs a table of settings by name")
+    for key in options:
         if key not in allowed:
-            known = f"{nearest(key, allowed)}" if allowed else "it has none"
-            raise InputError(f"setting {key!r} of {name}: {known}")
-    values = {key: convert(key, value, allowed[key]) for key, value in (options or {}).items()}
-    return found(**values)
+            known = nearest(str(key), allowed) if allowed else "it has none"
+            raise InputError(f"setting {shown(key)!r} of {name}: {known}")
+    return {key: convert(key, value, allowed[key]) for key, value in options.items()}
 
 
 def parameters(found: type[Policy]) -> dict[str, Any]:
     """The settings of a policy and their declared types."""
-    hints = typing.get_type_hints(found.__init__)
+    try:
+        hints = typing.get_type_hints(found.__init__)
+    except (NameError, TypeError, AttributeError):  # a user's, which mean something to a type checker alone
+        hints = {}
     names = [name for name in inspect.signature(found).parameters if name != "self"]
     return {name: hints.get(name, str) for name in names}
 
@@ -73,7 +106,15 @@ def defaults(found: type[Policy]) -> dict[str, Any]:
 
 def settings(policy: Policy) -> dict[str, Any]:
     """The settings of a policy object, as they were given or by default."""
-    return {name: getattr(policy, name) for name in parameters(type(policy)) if hasattr(policy, name)}
+    found = {name: getattr(policy, name) for name in parameters(type(policy)) if hasattr(policy, name)}
+    for name, value in found.items():
+        if isinstance(value, np.generic):
+            found[name] = value.item()
+        elif not isinstance(value, bool | int | float | str | None):
+            raise InputError(
+                f"setting {name!r} of {policy.name} is a {type(value).__name__}: needs a number, text, true or false"
+            )
+    return found
 
 
 def stated(policy: Policy) -> dict[str, Any]:
@@ -102,25 +143,34 @@ def recorded(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def convert(key: str, value: Any, kind: Any) -> Any:
-    """Text from a command line as the declared type; anything else is passed on."""
-    if not isinstance(value, str):
-        return value
-    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    if type(None) in options and value.lower() == "none":
-        return None
-    for option in options:
+    """A value of the declared type, from text or from a file; a whole number will do for a number."""
+    union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    options = typing.get_args(kind) if union else (kind,)
+    value = value.item() if isinstance(value, np.generic) else value
+    if not all(option in WORDS for option in options):
+        return value  # a type of the user's own, whose class has to know
+    for option in sorted(options, key=lambda option: option is not type(None)):  # "none" is text too
         try:
-            if option is bool:
-                return {"true": True, "false": False}[value.lower()]
-            if option in (int, float, str):
-                return option(value)
-        except (ValueError, KeyError):
+            return _as(value, option)
+        except (ValueError, OverflowError):
             continue
-    words = {int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
-    expected = " or ".join(words.get(option, str(option)) for option in options)
-    raise InputError(f"{key} = {value}: needs {expected}")
+    raise InputError(f"{key} = {shown(value)}: needs {' or '.join(WORDS[option] for option in options)}")
+
+
+def _as(value: Any, kind: Any) -> Any:
+    """The value as one of the types in `WORDS`, or a ValueError."""
+    if type(value) is kind or (kind is float and type(value) is int):
+        return kind(value) if value is not None else None
+    if isinstance(value, str):
+        if kind is type(None) and value.lower() == "none":
+            return None
+        if kind is bool and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if kind in (int, float):
+            return kind(value)
+    raise ValueError
 
 
 def nearest(name: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(name, known, 1)
+    close = difflib.get_close_matches(name[:100], known, 1)
     return f"unknown, did you mean {close[0]!r}?" if close else f"unknown, needs one of {', '.join(known)}"

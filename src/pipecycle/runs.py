@@ -16,6 +16,7 @@ import attrs
 from attrs import frozen
 
 from pipecycle import folders as disk
+from pipecycle.checks import seconds
 from pipecycle.config import Config, Train
 from pipecycle.data import Task, load, load_split
 from pipecycle.errors import InputError
@@ -308,6 +309,7 @@ def train_folders(
 
     from pipecycle.train.engine import pick_device, train_many
 
+    seconds.of("save_every", save_every)
     place = pick_device(device)
     jobs: list[tuple[RunFolder, Job]] = []
     unfinished: dict[int, tuple[RunFolder, Job]] = {}

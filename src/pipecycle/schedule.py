@@ -17,11 +17,13 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from pipecycle.ancestry import Ancestry
+from pipecycle.arrays import read_arrays
 from pipecycle.energy import UNIT, units
-from pipecycle.errors import InputError
-from pipecycle.files import reason, write
+from pipecycle.errors import InputError, shown
+from pipecycle.files import write
 from pipecycle.lineage import Floats
 from pipecycle.streams import Ints
+from pipecycle.verify import verify
 
 FORMAT = 1
 Array = NDArray[Any]
@@ -293,26 +295,26 @@ class Schedule:
 
     @staticmethod
     def load(path: str | Path) -> Schedule:
-        """Read what `save` wrote; anything else is refused in one sentence."""
+        """Read what `save` wrote; anything else is refused in one sentence, before it can do harm."""
+        path = Path(path)
+        columns = read_arrays(path)
         try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({reason(error)})") from None
-        try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-                columns = {name: archive[name] for name in archive.files}
             meta = json.loads(columns.pop("meta").tobytes())
             made_for = meta.pop("format")
-        except (ValueError, KeyError, OSError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
-            raise InputError(f"{path}: is not a schedule, or is damaged") from None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise InputError(f"{path}: is not a schedule, or is damaged (meta)") from None
         if made_for != FORMAT:
-            raise InputError(f"{path}: is a schedule of format {made_for}, this version reads format {FORMAT}")
+            raise InputError(f"{path}: is a schedule of format {shown(made_for)}, this version reads format {FORMAT}")
         try:
-            parts = {part: kind(**_part(columns, part)) for part, kind in _PARTS.items()}
-            whole = {name: columns[name] for name in ("length", "samples", "launches")}
-            return Schedule(meta=meta, **whole, **parts)
+            parts: dict[str, Any] = {part: kind(**_part(columns, part)) for part, kind in _PARTS.items()}
+            whole: dict[str, Any] = {name: columns[name] for name in ("length", "samples", "launches")}
+            schedule = Schedule(meta=meta, **whole, **parts)
+            verify(schedule)
         except (KeyError, TypeError):
-            raise InputError(f"{path}: is not a schedule, or is damaged") from None
+            raise InputError(f"{path}: is not a schedule, or is damaged (a column is missing or unknown)") from None
+        except InputError as error:
+            raise InputError(f"{path}: is not a schedule, or is damaged ({error})") from None
+        return schedule
 
 
 _PARTS: dict[str, Any] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from attrs import frozen
 
+from pipecycle.checks import number
 from pipecycle.errors import InputError
 from pipecycle.traces import DAY, Floats, Trace
 
@@ -26,8 +27,7 @@ def clear_sky(latitude: float, first: int = 1, last: int = YEAR) -> Sky:
 
     The sun's height is by Spencer's series (1971), the light by Haurwitz' formula (1945), which knows nothing of haze,
     horizon or altitude: an upper bound for most places, with the right days and seasons."""
-    if not -90.0 <= latitude <= 90.0:
-        raise InputError(f"clearsky:{latitude:g}: needs a latitude from -90 to 90 degrees")
+    number(least=-90, most=90).of("latitude", latitude)
     if not 1 <= first <= last <= YEAR:
         raise InputError(f"days = {first}..{last}: needs days of the year, from 1 to {YEAR}")
     day = np.arange(first, last + 1, dtype=np.float64)[:, None]

@@ -3,9 +3,16 @@
 
 from __future__ import annotations
 
-from pipecycle.errors import InputError
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from pipecycle.checks import text
+from pipecycle.errors import InputError, shown
 from pipecycle.harvest import Always, Bernoulli, Harvest, Markov
-from pipecycle.sky import clear_sky
+from pipecycle.sky import YEAR, clear_sky
 from pipecycle.traces import Solar, Spread, Table, Trace, read
 
 FORMS = (
@@ -13,6 +20,7 @@ FORMS = (
     "clearsky:LATITUDE[,days=,panel=, ...], csv:FILE[,day=] or always"
 )
 PANEL = ("panel", "minutes", "shift", "shade")
+Read = Callable[[str], Trace]
 
 
 def parse_harvest(spec: str) -> Harvest:
@@ -22,6 +30,22 @@ def parse_harvest(spec: str) -> Harvest:
     day is late) and `shade` (factor); the last two take LOW..HIGH to differ between clients.
     clearsky: the same, and `days` (FIRST..LAST of the year).
     csv: `day` (rows in a day)."""
+    return _parse(spec, read)
+
+
+@lru_cache(1024)
+def check_harvest(spec: str) -> None:
+    """Refuse what no file could make right; files are not opened, since a description outlives them."""
+    _parse(spec, _unread)
+
+
+def _unread(path: str) -> Trace:
+    """In place of a file."""
+    return Trace(np.zeros((1, 1)), 1.0, Path(path).name)
+
+
+def _parse(spec: str, reading: Read) -> Harvest:
+    text.of("harvest", spec)
     kind, _, rest = spec.partition(":")
     if kind == "always" and not rest:
         return Always()
@@ -32,27 +56,28 @@ def parse_harvest(spec: str) -> Harvest:
         return Markov(_number("rate", rate), _number("burst", burst))
     if kind == "solar" and rest:
         path, options = _options(rest, PANEL)
-        return _solar(read(path), options)
+        return _solar(reading(path), options)
     if kind == "clearsky" and rest:
         latitude, options = _options(rest, ("days", *PANEL))
-        days = options.pop("days", None)
-        return _solar(clear_sky(_number("latitude", latitude), *([] if days is None else _days(days))), options)
+        first, last = _days(options.pop("days", f"1..{YEAR}"))
+        return _solar(clear_sky(_number("latitude", latitude), first, last), options)
     if kind == "csv" and rest:
         path, options = _options(rest, ("day",))
-        return Table(read(path), **{key: int(_number(key, value)) for key, value in options.items()})
-    raise InputError(f"harvest {spec!r}: needs {FORMS}")
+        days = {key: _whole(key, value) for key, value in options.items()}
+        return Table(reading(path), **days) if reading is read else Always()
+    raise InputError(f"harvest {shown(spec)!r}: needs {FORMS}")
 
 
 def _solar(trace: Trace, options: dict[str, str]) -> Solar:
     return Solar(trace, **{key: _range(key, value) for key, value in options.items()})  # type: ignore[arg-type]
 
 
-def _days(text: str) -> tuple[int, int]:
-    first, _, last = text.partition("..")
+def _days(words: str) -> tuple[int, int]:
+    first, _, last = words.partition("..")
     try:
         return int(first), int(last or first)
     except ValueError:
-        raise InputError(f"days = {text}: needs FIRST..LAST, whole numbers") from None
+        raise InputError(f"days = {shown(words)}: needs FIRST..LAST, whole numbers") from None
 
 
 def _options(text: str, allowed: tuple[str, ...]) -> tuple[str, dict[str, str]]:
@@ -61,20 +86,32 @@ def _options(text: str, allowed: tuple[str, ...]) -> tuple[str, dict[str, str]]:
     for pair in pairs:
         key, _, value = pair.partition("=")
         if key not in allowed or not value:
-            raise InputError(f"harvest option {pair!r}: needs one of {', '.join(f'{name}=...' for name in allowed)}")
+            raise InputError(
+                f"harvest option {shown(pair)!r}: needs one of {', '.join(f'{name}=...' for name in allowed)}"
+            )
         options[key] = value
     return path, options
 
 
-def _number(name: str, text: str) -> float:
+def _number(name: str, word: str) -> float:
     try:
-        return float(text)
+        return float(word)
     except ValueError:
-        raise InputError(f"{name} = {text}: needs a number") from None
+        raise InputError(f"{name} = {shown(word)}: needs a number") from None
 
 
-def _range(name: str, text: str) -> float | Spread:
-    low, dots, high = text.partition("..")
+def _whole(name: str, word: str) -> int:
+    try:
+        value = int(word)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise InputError(f"{name} = {shown(word)}: needs a whole number of at least 1")
+    return value
+
+
+def _range(name: str, word: str) -> float | Spread:
+    low, dots, high = word.partition("..")
     if dots and name in ("shift", "shade"):
         return Spread(_number(name, low), _number(name, high))
-    return _number(name, text)
+    return _number(name, word)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import field, frozen
 
+from pipecycle.checks import MOST_RUNS
 from pipecycle.config import SECTIONS, Config, read_toml, sections
-from pipecycle.errors import InputError
-from pipecycle.registry import build, nearest, parameters, policy_class, settings, stated
-from pipecycle.runs import RunFolder
+from pipecycle.errors import InputError, shown
+from pipecycle.registry import build, convert, nearest, parameters, policy_class, settings, stated
+from pipecycle.runs import RunFolder, planning
 
 if TYPE_CHECKING:
     import pandas
@@ -28,9 +29,6 @@ ALIASES = {
     "augment": "train.augment",
     "trial": "world.trial",
 }
-ALIASES = {"data": "data.name", "alpha": "data.alpha", "model": "train.model", "trial": "world.trial"}
-MOST = 100_000
-"""Runs of one sweep."""
 WORDS = ("clients", "session", "slots", "budget", "harvest", "capacity", "initial")
 
 
@@ -130,7 +128,7 @@ def _tables(value: Any, what: str) -> list[dict[str, Any]]:
 
 def _numbers(trials: Any, path: str = "") -> list[int]:
     """A count is that many from 0; a list is itself."""
-    if isinstance(trials, int) and not isinstance(trials, bool) and 1 <= trials <= MOST:
+    if isinstance(trials, int) and not isinstance(trials, bool) and 1 <= trials <= MOST_RUNS:
         return list(range(trials))
     if isinstance(trials, list | tuple | range) and trials:
         numbers = [one for one in trials if isinstance(one, int) and not isinstance(one, bool) and one >= 0]
@@ -157,18 +155,18 @@ def expand(
         raise InputError("[[when]]: needs a table called set")
     for key, choices in matrix.items():
         if not isinstance(choices, list | tuple) or not choices:
-            raise InputError(f"matrix.{key}: needs a list of values")
+            raise InputError(f"matrix.{key} = {shown(choices)}: needs a list of values")
     own = [key for key in (*matrix, *(key for rule in special for key in rule.given)) if _target(key) == "world.trial"]
     numbers = _trials(base, own, trials)
     size = math.prod(len(choices) for choices in matrix.values()) * len(numbers or [0])
-    if size > MOST:
-        raise InputError(f"the matrix has {size:,} combinations: needs at most {MOST:,}")
+    if size > MOST_RUNS:
+        raise InputError(f"the matrix has {size:,} combinations: needs at most {MOST_RUNS:,}")
     bare = {key for key in matrix if key != "policy" and "." not in key and key != "delta" and _field(key) is None}
     known: set[str] = set()
     runs: dict[str, Config] = {}
     for values in itertools.product(*matrix.values()):
         cell = dict(zip(matrix, values, strict=True))
-        policy = str(cell.pop("policy", base.policy))
+        policy = cell.pop("policy", base.policy)
         owned = set(parameters(policy_class(policy)))
         known |= owned
         cell = {key: value for key, value in cell.items() if key not in bare or key in owned}
@@ -232,10 +230,29 @@ def _field(key: str) -> str | None:
 
 def _key(key: str, value: Any) -> tuple[str, Any]:
     if key == "delta":
-        return "world.harvest", f"bernoulli:{float(value)!r}"
+        return "world.harvest", f"bernoulli:{convert('delta', value, float)!r}"
     if key == "alpha" and value in ("iid", "none"):
         return "data.alpha", None
     return _target(key), value
+
+
+def check_runs(sweep: Sweep) -> None:
+    """Refuse the whole sweep if one of its runs could not begin: what its policy, world and files do not allow."""
+    seen: set[str] = set()
+    for name, config in sweep.runs.items():
+        key = attrs.evolve(config, world=attrs.evolve(config.world, trial=0)).text()
+        if key in seen:
+            continue
+        seen.add(key)
+        for file in (config.data.name, config.data.split):
+            if file is not None and file.endswith((".npz", ".json")) and not Path(file).is_file():
+                raise InputError(f"run {name}: {file}: there is no such file")
+        if config.data.split is None:  # else the file says how many clients there are
+            try:
+                run = planning(config)
+                run.policy.setup(run.world)
+            except InputError as error:
+                raise InputError(f"run {name}: {error}") from error
 
 
 def flat(config: Config) -> dict[str, Any]:

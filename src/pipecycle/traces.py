@@ -6,18 +6,25 @@ import csv
 import hashlib
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
+from pipecycle import checks
+from pipecycle.checks import Check
 from pipecycle.energy import UNIT
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, shown
 from pipecycle.harvest import Weather, digest_or_number
 from pipecycle.streams import Ints, streams
 
 Floats = NDArray[np.float64]
 DAY = 1440.0
+LEAST_MINUTES, MOST_MINUTES = 1e-3, 366 * DAY
+"""Of a slot, a step of a file and a shift of time."""
+MOST_GAIN = 2.0**20
+"""Units in a slot."""
 _STAMPS = ("%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%H:%M")
 
 
@@ -67,14 +74,18 @@ def read(path: str | Path) -> Trace:
             stamps[index] = _minutes(" ".join(cell.strip() for cell in row[:first_value]))
             values[index] = [float(cell) for cell in row[first_value:]]
         except ValueError:
-            raise InputError(f"{path}, line {number}: {','.join(row)!r} is not a time and numbers") from None
+            raise InputError(f"{path}, line {number}: {shown(','.join(row))!r} is not a time and numbers") from None
     if not np.isfinite(values).all():
         line = lines[int(np.argmax(~np.isfinite(values).all(axis=1)))][0]
         raise InputError(f"{path}, line {line}: the value is not a finite number")
+    if not np.isfinite(stamps).all():
+        line = lines[int(np.argmax(~np.isfinite(stamps)))][0]
+        raise InputError(f"{path}, line {line}: the time is not a finite number")
     steps = np.diff(stamps)
     if steps[0] <= 0 or (np.abs(steps - steps[0]) > 1e-6 * steps[0]).any():
         line = lines[1 + int(np.argmax(np.abs(steps - steps[0]) > 1e-6 * abs(steps[0])))][0]
         raise InputError(f"{path}, line {line}: time must advance by the same step in every row")
+    checks.number(least=LEAST_MINUTES, most=MOST_MINUTES).of(f"{path}: minutes between two rows", float(steps[0]))
     return Trace(values, float(steps[0]), path.name)
 
 
@@ -106,17 +117,16 @@ def first_day(trial: int, days: int) -> int:
     return int(streams(0)("first day", days).permutation(days)[trial % days])
 
 
-def _positive(instance: object, attribute: object, value: float) -> None:
-    if not (np.isfinite(value) and value > 0):
-        raise InputError(f"{getattr(attribute, 'name', 'value')} = {value:g}: needs a positive number")
-
-
 @frozen
 class Spread:
     """A figure that differs between clients: uniform between two bounds, drawn by the trial."""
 
-    low: float
-    high: float
+    low: float = field(validator=checks.number())
+    high: float = field(validator=checks.number())
+
+    def __attrs_post_init__(self) -> None:
+        if self.low > self.high:
+            raise InputError(f"{self.low:g}..{self.high:g}: give the smaller number first")
 
     def values(self, clients: int, trial: int, purpose: str) -> Floats:
         words = streams(trial)(purpose).words(clients) >> np.uint64(11)
@@ -132,12 +142,23 @@ def _text(value: PerClient) -> str:
     return digest_or_number(np.asarray(value, np.float64))
 
 
+def _between(rule: Check) -> Check:
+    """A rule for one number, for both ends of a spread and for every client's figure."""
+
+    def fault(value: Any) -> str | None:
+        if isinstance(value, Spread):
+            return rule.fault(value.low) or rule.fault(value.high)
+        if isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
+            return rule.fault(float(value.min(initial=1.0))) or rule.fault(float(value.max(initial=1.0)))
+        return rule.fault(value)
+
+    return Check(fault)
+
+
 def _per_client(value: PerClient, clients: int, trial: int, name: str) -> Floats:
     values = value.values(clients, trial, name) if isinstance(value, Spread) else np.asarray(value, np.float64)
     if values.ndim and values.shape != (clients,):
         raise InputError(f"{name}: has {values.size} values for {clients} clients")
-    if not np.isfinite(values).all():
-        raise InputError(f"{name}: needs finite numbers")
     return np.broadcast_to(values, (clients,))
 
 
@@ -150,10 +171,10 @@ class Solar:
     client, or a `Spread` between two bounds."""
 
     trace: Trace
-    panel: float = field(default=1.0, validator=_positive)
-    minutes: float = field(default=1.0, validator=_positive)
-    shift: PerClient = 0.0
-    shade: PerClient = 1.0
+    panel: float = field(default=1.0, validator=checks.number(above=0, most=MOST_GAIN))
+    minutes: float = field(default=1.0, validator=checks.number(least=LEAST_MINUTES, most=MOST_MINUTES))
+    shift: PerClient = field(default=0.0, validator=_between(checks.number(least=-MOST_MINUTES, most=MOST_MINUTES)))
+    shade: PerClient = field(default=1.0, validator=_between(checks.number(least=0, most=1000)))
 
     def __str__(self) -> str:
         options = f"panel={self.panel:g},minutes={self.minutes:g},shift={_text(self.shift)},shade={_text(self.shade)}"
@@ -176,9 +197,9 @@ class _Sun:
         shift = np.round(_per_client(solar.shift, clients, trial, "shift"))
         self.shifts, self.zone = np.unique(shift, return_inverse=True)
         self.shade = _per_client(solar.shade, clients, trial, "shade")
-        if (self.shade < 0).any():
-            raise InputError(f"shade = {self.shade.min():g}: needs a factor of at least 0")
-        self.peak = int(np.ceil(light.max() / 1000.0 * solar.panel * self.shade.max(initial=0.0) * UNIT)) + 1
+        most = float(light.max()) / 1000.0 * solar.panel * float(self.shade.max(initial=0.0))
+        checks.number(most=MOST_GAIN).of(f"{solar.trace.name}: units in the brightest slot", most)
+        self.peak = int(np.ceil(most * UNIT)) + 1
         self.slot = 0
 
     def block(self, slots: int) -> Ints:
@@ -199,12 +220,12 @@ class Table:
     The rows wrap around; `day` is how many rows make a day, and the trial picks the starting day."""
 
     trace: Trace
-    day: int = 1
+    day: int = field(default=1, validator=checks.at_least(1))
 
     def __attrs_post_init__(self) -> None:
-        if not 1 <= self.day <= len(self.trace.values):
+        if self.day > len(self.trace.values):
             raise InputError(f"day = {self.day}: needs 1 to {len(self.trace.values)} rows")
-        if (self.trace.values < 0).any() or (self.trace.values > 2.0**20).any():
+        if (self.trace.values < 0).any() or (self.trace.values > MOST_GAIN).any():
             raise InputError(f"{self.trace.name}: gains must be from 0 to 2^20 units per slot")
 
     def __str__(self) -> str:

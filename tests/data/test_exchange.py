@@ -99,9 +99,9 @@ def test_bad_npz(tmp_path: Path) -> None:
     for name, sentence in (
         ("starts", "starts needs to rise from 0"),
         ("end", "starts needs to rise from 0"),
-        ("pickled", "holds pickled objects"),
+        ("pickled", "'0' holds pickled objects"),
         ("text", "is not an npz file"),
-        ("absent", "cannot be read as npz"),
+        ("absent", "cannot be read (no such file"),
     ):
         with pytest.raises(InputError) as raised:
             load_split(tmp_path / f"{name}.npz", TASK)

@@ -143,12 +143,12 @@ def test_small_test_sets_are_used_whole() -> None:
 @pytest.mark.parametrize(
     ("clients", "samples", "alpha", "sentence"),
     [
-        (0, None, 0.1, "clients = 0: toy has samples for 1 to 20 clients"),
+        (0, None, 0.1, "clients = 0: needs at least 1"),
         (21, None, 0.1, "clients = 21: toy has samples for 1 to 20 clients"),
         (4, 6, 0.1, "samples = 6: toy has 1 to 5 for each of 4 clients"),
-        (4, 0, 0.1, "samples = 0: toy has 1 to 5 for each of 4 clients"),
-        (4, 5, 0.0, "alpha = 0: needs a number from 1e-06 to 1e+09"),
-        (4, 5, float("nan"), "alpha = nan: needs a number from 1e-06 to 1e+09"),
+        (4, 0, 0.1, "samples = 0: needs at least 1"),
+        (4, 5, 0.0, "alpha = 0.0: needs a number from 1e-06 to 1,000,000,000"),
+        (4, 5, float("nan"), "alpha = nan: needs a number from 1e-06 to 1,000,000,000"),
     ],
 )
 def test_bad_numbers(clients: int, samples: int | None, alpha: float, sentence: str) -> None:

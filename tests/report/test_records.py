@@ -78,7 +78,7 @@ def test_a_lone_schedule_is_planned_only(make, tmp_path: Path) -> None:
         (lambda run: shutil.rmtree(run), "there is no such run"),
         (lambda run: (run / "schedule.npz").unlink(), "holds a config.toml but no schedule.npz"),
         (lambda run: [file.unlink() for file in run.iterdir()], "is not a run, nor does it hold any"),
-        (lambda run: (run / "schedule.npz").write_bytes(b"no"), "is not a schedule, or is damaged"),
+        (lambda run: (run / "schedule.npz").write_bytes(b"no"), "is not an npz file of named arrays, or a damaged one"),
         (lambda run: (run / "metrics.csv").write_text("slot,energy\n1,x\n"), "is not the metrics of a run"),
         (lambda run: (run / "result.json").write_text("{"), "is not the result of a run"),
         (lambda run: (run / "metrics.csv").unlink(), "metrics.csv cannot be read (no such file or directory)"),

@@ -10,17 +10,19 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
-from pipecycle.commands.shared import ConfigFile, HarvestSpec, Json, Settings, configured
+from pipecycle.commands.shared import ConfigFile, HarvestSpec, Json, Settings, check_execution, configured
 from pipecycle.commands.sweeping import carry_out, save_results, tell_failed
 from pipecycle.compare import DEMO, POLICIES, captions, comparison, references
 from pipecycle.config import Config
 from pipecycle.data.augment import FORMS
-from pipecycle.files import write
+from pipecycle.files import writable_folder, write
 from pipecycle.registry import policy_class
+from pipecycle.report.tables import check_target
+from pipecycle.screen import screen
 from pipecycle.summary import number
+from pipecycle.sweep import check_runs
 
 
 def compare(
@@ -69,14 +71,18 @@ def compare(
         "data.scale": scale,
         "train.augment": augment,
     }
+    check_execution(device, workers=workers)
+    check_target(target)
     base = configured(DEMO, config, None, given, set_)
     names = policies or list(POLICIES)
     for name in names:
         policy_class(name)
     sweep = comparison(base, names, trials, groups)
+    check_runs(sweep)
     tag = hashlib.sha256("".join(sweep.runs).encode()).hexdigest()[:8]
     home = out or Path("runs") / f"compare-{tag}"
-    console = Console(stderr=as_json)
+    writable_folder(home)
+    console = screen(stderr=as_json)
     folders = sweep.folders(home)
     failed = carry_out(folders, console, device=device, workers=workers, save_every=60.0)
     if not save_results(folders, home):
@@ -135,8 +141,12 @@ def _table(rows: list[dict[str, Any]], base: Config) -> Table:
             behind,
             to_target(row),
             number(row["slots_to_target"] and round(row["slots_to_target"])),
-            "/".join(f"{100 * row[part] / row['spent']:.0f}" for part in ("training", "to_hub", "to_server")),
+            "/".join(_percent(row[part], row["spent"]) for part in ("training", "to_hub", "to_server")),
             number(round(row["wasted"], 1)),
-            f"{row['fairness']:.2f}",
+            "-" if row["fairness"] is None else f"{row['fairness']:.2f}",
         )
     return table
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f}" if whole else "-"

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from pipecycle.checks import some_units
 from pipecycle.commands.shared import (
     Budget,
     Clients,
@@ -23,14 +23,15 @@ from pipecycle.commands.shared import (
     Slots,
     Trial,
     configured,
-    progress,
 )
 from pipecycle.config import Config
 from pipecycle.errors import InputError
+from pipecycle.files import writable
 from pipecycle.picture import pipeline
 from pipecycle.registry import parameters
 from pipecycle.runs import planning
 from pipecycle.schedule import Schedule
+from pipecycle.screen import lead, progress, screen
 from pipecycle.summary import number, sentences, summarise, warnings
 
 
@@ -67,6 +68,8 @@ def plan(
         "world.trial": trial,
     }
     chosen = configured(Config(), config, policy, given, set_)
+    if out is not None:
+        writable(out)
     run = planning(chosen)
     with progress() as bar:
         for _ in bar.track(run.steps(), total=chosen.world.slots, description=f"planning {chosen.policy}"):
@@ -76,7 +79,7 @@ def plan(
         schedule.save(out)
     _print(schedule, as_json)
     if out is not None and not as_json:
-        Console().print(f"saved to {out}", highlight=False)
+        screen().print(f"saved to {out}", highlight=False)
 
 
 def show(
@@ -85,6 +88,8 @@ def show(
     as_json: Json = False,
 ) -> None:
     """The figures and the picture of a saved schedule."""
+    if budget is not None:
+        some_units.of("budget", budget)
     _print(Schedule.load(file), as_json, budget)
 
 
@@ -105,7 +110,7 @@ def diff(
     if as_json:
         print(json.dumps({"equal": not found, "differs": found, "figures": figures}))
     else:
-        console = Console()
+        console = screen()
         if not found:
             console.print("The schedules are identical.")
         else:
@@ -137,16 +142,16 @@ def _print(schedule: Schedule, as_json: bool, budget: float | None = None) -> No
     if as_json:
         print(json.dumps(figures))
         return
-    console = Console()
+    console = screen()
     given = ", ".join(f"{key} {value}" for key, value in schedule.meta["settings"].items() if value is not None)
-    console.print(f"[bold]{schedule.policy}[/] ({given})", highlight=False)
+    console.print(lead(schedule.policy, f" ({given})"))
     console.print(pipeline(schedule, min(console.width, 140)))
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in sentences(figures).items():
-        table.add_row(f"[bold]{name}[/]", value)
+        table.add_row(lead(name, ""), value)
     console.print(table, highlight=False)
     for warning in warnings(figures):
-        console.print(f"[bold yellow]Note:[/] {warning}", highlight=False)
+        console.print(lead("Note:", f" {warning}", "bold yellow"))
 
 
 def _flat(figures: dict[str, Any], prefix: str = "") -> dict[str, Any]:

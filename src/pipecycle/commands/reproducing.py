@@ -17,13 +17,16 @@ import typer
 from rich.console import Console
 
 from pipecycle import __version__
-from pipecycle.commands.shared import Json
+from pipecycle.commands.shared import Json, check_execution
 from pipecycle.commands.sweeping import carry_out, duration, foresee, tell_failed
 from pipecycle.config import Config
+from pipecycle.files import writable_folder
 from pipecycle.reproduce import grid, results
 from pipecycle.reproduce.results import Results
 from pipecycle.runs import RunFolder
+from pipecycle.screen import screen
 from pipecycle.summary import number
+from pipecycle.sweep import Sweep, check_runs
 from pipecycle.workers import Tally
 
 
@@ -79,7 +82,8 @@ def reproduce(
       pipecycle reproduce --merge piece-1/results.parquet --merge piece-2/results.parquet
 
       pipecycle reproduce --report --out experiments/results/paper"""
-    console = Console(stderr=as_json)
+    console = screen(stderr=as_json)
+    check_execution(device, save_every, workers)
     out = out or Path("runs", "regimes" if regimes else "paper")
     if report:
         made = _report(out, console, regimes)
@@ -89,6 +93,9 @@ def reproduce(
             more = f" and {len(made) - 1} more files" if len(made) > 1 else ""
             console.print(f"{made[0]}{more}", highlight=False, soft_wrap=True)
         return
+    if piece is not None:
+        grid.share(piece)
+    writable_folder(out)
     path = out / "results.parquet"
     known = _whole(path, console) if path.exists() else results.empty()
     if merge:
@@ -104,6 +111,7 @@ def reproduce(
         for name, config in runs.items()
         if config.identity() not in known.identities
     ]
+    check_runs(Sweep(runs))
     _announce(console, runs, folders)
     if dry_run:
         expected = foresee(folders, device=device, workers=workers)
@@ -206,6 +214,6 @@ def _command(arguments: list[str]) -> str:
             skip = False
         elif name in ("--out", "--save-every", "--workers"):
             skip = not equals
-        elif argument != "--json":
+        elif argument not in ("--json", "--debug"):
             kept.append(argument)
     return shlex.join(kept)

@@ -26,13 +26,16 @@ from pipecycle.commands.shared import (
     Settings,
     Slots,
     Trial,
+    check_execution,
     configured,
     stopped,
 )
 from pipecycle.config import Config
 from pipecycle.data.augment import FORMS
+from pipecycle.files import writable_folder
 from pipecycle.folders import clear
 from pipecycle.runs import RunFolder, train_folders
+from pipecycle.screen import lead, screen
 from pipecycle.stopping import Interrupted
 from pipecycle.summary import number
 
@@ -82,6 +85,7 @@ def run(
         "data.scale": scale,
         "train.augment": augment,
     }
+    check_execution(device, save_every)
     chosen = configured(Config(), config, policy, given, set_)
     conduct(chosen, out, device, save_every, fresh, as_json)
 
@@ -89,13 +93,14 @@ def run(
 def conduct(config: Config, out: Path | None, device: str, save_every: float, fresh: bool, as_json: bool) -> None:
     """Run a configuration in its folder and print the result."""
     path = out or Path("runs") / name(config)
-    console = Console(stderr=as_json)
+    console = screen(stderr=as_json)
+    writable_folder(path)
     kept = clear(path) if fresh else []
     if kept:
-        console.print(f"Not a run's, so left in {path}: {', '.join(kept)}.", highlight=False, markup=False)
+        console.print(f"Not a run's, so left in {path}: {', '.join(kept)}.", highlight=False)
     folder = RunFolder(path, config)
     if folder.damage is not None:
-        console.print(folder.damage, highlight=False, markup=False, soft_wrap=True)
+        console.print(folder.damage, highlight=False, soft_wrap=True)
     if folder.finished:
         if not as_json:
             console.print(f"{path} is finished already (--fresh begins again).", highlight=False)
@@ -106,21 +111,24 @@ def conduct(config: Config, out: Path | None, device: str, save_every: float, fr
         print(json.dumps({**figures, "folder": str(path)}))
         return
     final, budget = figures["final"], figures["at_budget"]
-    console.print(
-        f"[bold]{figures['policy']}[/] ended ({figures['ended']}) at {final['accuracy']:.1f} % after "
-        f"{number(final['slot'])} slots and {number(final['energy'])} units; best {final['best']:.1f} %.",
-        highlight=False,
-    )
+    reached = f"{number(final['slot'])} slots and {number(final['energy'])} units; best {final['best']:.1f} %."
+    ended = f" ended ({figures['ended']}) at {final['accuracy']:.1f} % after {reached}"
+    console.print(lead(figures["policy"], ended))
     if config.world.budget is not None:
         console.print(f"Within {number(config.world.budget)} units: {budget['accuracy']:.1f} %.", highlight=False)
     console.print(f"In {path}: config.toml, schedule.npz, metrics.csv, model.safetensors.", highlight=False)
+
+
+LONGEST = 200
+"""Letters in the name of a folder: file systems take 255 bytes, and temporary files add some."""
 
 
 def name(config: Config) -> str:
     """A folder name that says what the run is, and differs wherever the configuration does."""
     words = [config.policy, *(f"{key}-{value}" for key, value in sorted(config.settings.items()))]
     words += [config.data.name, config.world.harvest, f"trial-{config.world.trial}", config.identity()[:8]]
-    return re.sub(r"[^A-Za-z0-9.+-]+", "-", "_".join(Path(word).name for word in words))
+    whole = re.sub(r"[^A-Za-z0-9.+-]+", "-", "_".join(Path(word).name for word in words))
+    return whole if len(whole) <= LONGEST else f"{whole[: LONGEST - 9]}-{config.identity()[:8]}"
 
 
 def _train(folder: RunFolder, device: str, save_every: float, console: Console) -> None:
@@ -157,5 +165,5 @@ def _display(engine: Engine) -> Table:
         rows["time left"] = f"{(total - done) / rate:,.0f} s"
     table = Table(show_header=False, box=None)
     for key, value in rows.items():
-        table.add_row(f"[bold]{key}[/]", value)
+        table.add_row(lead(key, ""), value)
     return table

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import attrs
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
+from pipecycle.checks import MOST_WORKERS, at_least, seconds
 from pipecycle.config import Config, read_config
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, shown
 from pipecycle.registry import parameters, policy_class
 from pipecycle.specs import FORMS
 from pipecycle.stopping import Interrupted
@@ -47,10 +47,16 @@ def stopped(stop: Interrupted) -> typer.Exit:
     return typer.Exit(SAID + 128 + stop.number)
 
 
-def progress() -> Progress:
-    """A bar on stderr while something takes long; nothing where nobody looks."""
-    console = Console(stderr=True)
-    return Progress(console=console, transient=True, disable=not console.is_terminal)
+def check_execution(device: str, save_every: float = 0.0, workers: int | None = None) -> None:
+    """Where and how runs are trained, refused before anything is planned."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", device):
+        raise InputError(f"device = {shown(device)}: needs auto, cpu, cuda or cuda:NUMBER")
+    if device.startswith("cuda"):
+        from pipecycle.train.engine import pick_device
+
+        pick_device(device)
+    seconds.of("save-every", save_every)
+    at_least(1, "process", most=MOST_WORKERS).of("workers", 1 if workers is None else workers)
 
 
 def settings(pairs: list[str]) -> dict[str, Any]:
@@ -59,7 +65,7 @@ def settings(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise InputError(f"--set {pair}: needs key=value")
+            raise InputError(f"--set {shown(pair)}: needs key=value")
         options[key.strip()] = value.strip()
     return options
 

@@ -10,18 +10,18 @@ from typing import Annotated, Any
 import attrs
 import typer
 from rich.console import Console
-from rich.markup import escape
 
-from pipecycle.commands.shared import ConfigFile, Json, Settings, configured, progress, stopped
+from pipecycle.commands.shared import ConfigFile, Json, Settings, check_execution, configured, stopped
 from pipecycle.config import SECTIONS, Config, toml
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, shown
 from pipecycle.estimate import Estimate, estimate
-from pipecycle.files import write
+from pipecycle.files import writable_folder, write
 from pipecycle.registry import parameters, policy_class
 from pipecycle.runs import RunFolder
+from pipecycle.screen import lead, progress, screen
 from pipecycle.stopping import Interrupted
 from pipecycle.summary import number
-from pipecycle.sweep import collect, read_sweep
+from pipecycle.sweep import check_runs, collect, read_sweep
 from pipecycle.workers import Tally, execute, execute_on_ray
 
 
@@ -42,11 +42,14 @@ def sweep(
 
     All checkpoints end up in one tidy file, results.parquet (and results.csv)."""
     if on not in ("local", "ray"):
-        raise InputError(f"--on {on}: needs local or ray")
+        raise InputError(f"--on {shown(on)}: needs local or ray")
+    check_execution(device, save_every, workers)
     plan = read_sweep(file)
+    check_runs(plan)
     home = out or Path("runs") / file.stem
+    writable_folder(home)
     folders = plan.folders(home)
-    console = Console(stderr=as_json)
+    console = screen(stderr=as_json)
     if dry_run:
         expected = foresee(folders, device=device, workers=workers)
         if as_json:
@@ -144,8 +147,7 @@ def tell_failed(console: Console, failed: Mapping[str, str]) -> None:
         by_reason.setdefault(sentence, []).append(path)
     for sentence, paths in by_reason.items():
         more = f" and {number(len(paths) - 1)} more" if len(paths) > 1 else ""
-        what = escape(f"{paths[0]}{more}: {sentence}")
-        console.print(f"[bold red]failed[/] {what}", highlight=False, soft_wrap=True)
+        console.print(lead("failed", f" {paths[0]}{more}: {sentence}", "bold red"), soft_wrap=True)
 
 
 def save_results(folders: list[RunFolder], home: Path) -> int:

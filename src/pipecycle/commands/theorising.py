@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress, TaskID
 
+from pipecycle.checks import MOST_GROUPS, MOST_PLANS, at_least
 from pipecycle.commands.shared import (
     Clients,
     Delta,
@@ -19,15 +19,16 @@ from pipecycle.commands.shared import (
     SessionLength,
     Slots,
     Trial,
+    check_execution,
     configured,
-    progress,
 )
 from pipecycle.config import Config
-from pipecycle.errors import InputError
-from pipecycle.files import write
+from pipecycle.errors import InputError, shown
+from pipecycle.files import writable, write
+from pipecycle.screen import progress, screen
 from pipecycle.theory.plans import Planned, plan_at
 from pipecycle.theory.study import Family, Study, families, finite, largest
-from pipecycle.theory.system import HUGE, Constants
+from pipecycle.theory.system import AMOUNT, POSITIVE, Constants
 
 USUAL = [1, 2, 5, 10]
 
@@ -67,6 +68,8 @@ def theory(
 
     The recommendation comes from plans of every G, and from runs where --measure names some. Examples:
     pipecycle theory --groups 1-10 --delta 0.3; pipecycle theory --measure runs/my-sweep --figure theory.png"""
+    check_execution(device)
+    at_least(2, "models", most=10_000).of("models", models)
     kind = _kind(figure)
     if steps is not None:
         if figure is None or kind is None:
@@ -96,14 +99,14 @@ def theory(
         from pipecycle.report.figures import look, save
         from pipecycle.theory.figure import draw
 
-        with look():
+        with look(formulas=True):
             write(figure, save(draw(studies), kind))
     if as_json:
         print(json.dumps(finite({"studies": [study.figures() for study in studies], "figure": figure and str(figure)})))
         return
     from pipecycle.theory.tables import show
 
-    console = Console()
+    console = screen()
     for place, study in enumerate(studies):
         if place:
             console.rule()
@@ -119,7 +122,7 @@ def _draw_steps(results: Path, figure: Path, kind: str) -> None:
     found = read(results)
     with look():
         write(figure, save(draw(found), kind))
-    Console().print(f"Figure: {figure}", highlight=False, soft_wrap=True)
+    screen().print(f"Figure: {figure}", highlight=False, soft_wrap=True)
 
 
 def _plans(config: Config, groups: list[int], bar: Progress) -> tuple[Planned, ...]:
@@ -150,10 +153,8 @@ def _advance(bar: Progress, task: TaskID, what: str, share: float) -> None:
 def _constants(**given: float | None) -> dict[str, float]:
     known = {name: value for name, value in given.items() if value is not None}
     for name, value in known.items():
-        positive = name in ("L", "f0_gap")
-        if not 0 <= value < HUGE or (positive and value == 0):
-            needed = "a positive number" if positive else "a number of at least 0 and"
-            raise InputError(f"{'gap' if name == 'f0_gap' else name} = {value}: needs {needed} below {HUGE:g}")
+        check = POSITIVE if name in ("L", "f0_gap") else AMOUNT
+        check.of("gap" if name == "f0_gap" else name, value)
     return known
 
 
@@ -171,11 +172,19 @@ def _numbers(text: str) -> list[int]:
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
         if not low.isdecimal() or (dash and not high.isdecimal()):
-            raise InputError(f"--groups {text}: needs whole numbers or ranges, such as 1,2,5-8")
+            raise InputError(f"--groups {shown(text)}: needs whole numbers or ranges, such as 1,2,5-8")
+        if max(len(low), len(high)) > 9:
+            raise InputError(f"--groups {shown(text)}: needs at most {MOST_GROUPS:,} groups")
         several = range(int(low), int(high or low) + 1)
+        if len(several) > MOST_PLANS:
+            raise InputError(f"--groups {shown(text)}: needs at most {MOST_PLANS:,} different numbers")
         if not several:
-            raise InputError(f"--groups {text}: the range {part.strip()} is empty, give the smaller number first")
+            raise InputError(
+                f"--groups {shown(text)}: the range {part.strip()} is empty, give the smaller number first"
+            )
         found.update(several)
+    if len(found) > MOST_PLANS:
+        raise InputError(f"--groups {shown(text)}: needs at most {MOST_PLANS:,} different numbers")
     if min(found) < 1:
         raise InputError(f"--groups {text}: needs at least 1 concurrent group")
     return sorted(found)
@@ -189,4 +198,5 @@ def _kind(figure: Path | None) -> str | None:
     kind = figure.suffix.lower().lstrip(".")
     if kind not in FORMATS:
         raise InputError(f"--figure {figure}: needs a name that ends in {', '.join(f'.{one}' for one in FORMATS)}")
+    writable(figure)
     return kind

@@ -22,12 +22,13 @@ from rich.table import Table
 
 from pipecycle.data.cache import root
 from pipecycle.data.catalogue import CATALOGUE, find
-from pipecycle.data.exchange import save
+from pipecycle.data.exchange import kind, save
 from pipecycle.data.fetcher import fetch as fetch_set
 from pipecycle.data.partition import dirichlet, iid
 from pipecycle.data.sets import load
 from pipecycle.data.split import Split
 from pipecycle.data.task import Task
+from pipecycle.files import writable
 
 ROWS, COLUMNS = 40, 20
 """Clients and classes that the table of a split has room for; --json has all of them."""
@@ -50,7 +51,8 @@ def fetch(
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         shown: dict[str, TaskID] = {}
 
         def progress(file: str, done: int, total: int) -> None:
@@ -88,6 +90,9 @@ def split(
     as_json: Annotated[bool, typer.Option("--json", help="Print class counts as json.")] = False,
 ) -> None:
     """Draw a split and show each client's class counts."""
+    if out is not None:
+        kind(out)
+        writable(out)
     task = load(data)
     drawn = iid(task, clients, samples, trial) if alpha is None else dirichlet(task, clients, samples, alpha, trial)
     if out is not None:
@@ -116,7 +121,7 @@ def _print(task: Task, drawn: Split) -> None:
         table.add_column(column, justify="right")
     for row in rows[:ROWS]:
         table.add_row(*map(str, row.values()))
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(table)
     if len(rows) > ROWS:
         console.print(f"... and {len(rows) - ROWS:,} more clients")

@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pipecycle.arrays import read_arrays
 from pipecycle.data.cache import replacing
-from pipecycle.data.formats import read_arrays, reason
+from pipecycle.data.formats import reason
 from pipecycle.data.partition import held_out
 from pipecycle.data.split import Split
 from pipecycle.data.task import Task
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, shown
 
 
 def save(split: Split, path: str | Path) -> None:
     """To a .npz or .json file, which appears whole or not at all."""
     path = Path(path)
-    _kind(path)
+    kind(path)
     try:
         with replacing(path) as temporary:
             if path.suffix == ".npz":
@@ -42,14 +43,15 @@ def load(path: str | Path, task: Task, *, trial: int = 0, overlap: bool = False)
     A file that names no test samples gets those of the trial."""
     path = Path(path)
     try:
-        split = _from_npz(path, task, trial) if _kind(path) == ".npz" else _from_json(path, task, trial)
+        split = _from_npz(path, task, trial) if kind(path) == ".npz" else _from_json(path, task, trial)
         return split.check(task, overlap)
     except InputError as error:
         prefix = "" if str(error).startswith(str(path)) else f"{path}: "
         raise InputError(f"{prefix}{error}") from None
 
 
-def _kind(path: Path) -> str:
+def kind(path: Path) -> str:
+    """How a split is written, by the name of its file."""
     if path.suffix not in (".npz", ".json"):
         raise InputError(f"{path}: a split is kept in a .npz or .json file")
     return path.suffix
@@ -73,8 +75,10 @@ def _from_json(path: Path, task: Task, trial: int) -> Split:
         content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
     except OSError as error:
         raise InputError(f"cannot be read ({reason(error)})") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"is not json ({error})") from None
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:  # of its encoding, of json, or a number of thousands of digits
+        raise InputError(f"is not json ({shown(error, 200)})") from None
     test: ArrayLike | None = None
     notes: list[Any] = []
     if isinstance(content, dict) and "clients" in content:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pipecycle.arrays import read_arrays
 from pipecycle.data.scale import Bytes
 from pipecycle.data.task import Task
 from pipecycle.errors import InputError
@@ -46,25 +44,6 @@ def read_batch(path: Path) -> tuple[Bytes, Ints]:
         raise InputError(f"{path}: has {len(content):,} bytes, which is no number of {RECORD}-byte images")
     records = content.reshape(-1, RECORD)
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].astype(np.int64)
-
-
-def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """All arrays of an npz file; pickled ones are refused, since reading them would run what they hold."""
-    try:
-        with path.open("rb") as file:
-            if not zipfile.is_zipfile(file):
-                raise InputError(f"{path}: is not an npz file of named arrays, or a damaged one")
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as archive:
-                return {key: archive[key] for key in archive.files}
-    except InputError:
-        raise
-    except ValueError as error:
-        if "pickle" in str(error).lower():
-            raise InputError(f"{path}: holds pickled objects, which are refused; save plain arrays") from None
-        raise InputError(f"{path}: cannot be read as npz ({error})") from None
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        raise InputError(f"{path}: cannot be read as npz ({reason(error)})") from None
 
 
 def read_task(path: Path, scale: str | None = None) -> Task:

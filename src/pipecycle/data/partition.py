@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from pipecycle.checks import at_least, number
 from pipecycle.data.shares import Floats, labels, log_gammas, weights
 from pipecycle.data.split import Split
 from pipecycle.data.task import Task
@@ -13,13 +14,14 @@ from pipecycle.streams import Ints, Words, raw, streams
 
 SAMPLES, TEST = 300, 1000
 BLOCK = 512
-SMALLEST_ALPHA, LARGEST_ALPHA = 1e-6, 1e9
+ALPHA = number(least=1e-6, most=1e9)
+"""Which concentrations the sampler knows."""
 _IID, _SHARES, _LABELS, _POOL, _TEST = range(5)
 
 
 def iid(task: Task, clients: int, samples: int | None = None, trial: int = 0) -> Split:
     """Disjoint random shares of `samples` each, by default min(300, train // clients)."""
-    samples = _samples(task, clients, samples)
+    samples = _samples(task, clients, samples, trial)
     order = streams(trial)("split", _IID).permutation(len(task.y_train))
     return _split(order[: clients * samples].reshape(clients, samples), task, trial)
 
@@ -29,9 +31,8 @@ def dirichlet(task: Task, clients: int, samples: int | None = None, alpha: float
 
     Samples of a class are taken without replacement; once it has run out, a client's shares are renormalised
     over the classes that are left.  They always can be: as logarithms no share is ever 0."""
-    samples = _samples(task, clients, samples)
-    if not SMALLEST_ALPHA <= alpha <= LARGEST_ALPHA:
-        raise InputError(f"alpha = {alpha:g}: needs a number from {SMALLEST_ALPHA:g} to {LARGEST_ALPHA:g}")
+    samples = _samples(task, clients, samples, trial)
+    ALPHA.of("alpha", alpha)
     draw = streams(trial)
     logs = log_gammas(draw, "split", _SHARES, clients * task.classes, alpha).reshape(clients, task.classes)
     words = raw(draw("split", _LABELS).bits(), clients * samples).reshape(clients, samples)
@@ -110,12 +111,15 @@ def held_out(task: Task, trial: int = 0) -> Ints:
     return streams(trial)("split", _TEST).sample(np.arange(len(task.y_test)), TEST)
 
 
-def _samples(task: Task, clients: int, samples: int | None) -> int:
+def _samples(task: Task, clients: int, samples: int | None, trial: int) -> int:
     total = len(task.y_train)
-    if not 1 <= clients <= total:
+    at_least(0).of("trial", trial)
+    at_least(1).of("clients", clients)
+    if clients > total:
         raise InputError(f"clients = {clients}: {task.name} has samples for 1 to {total} clients")
     if samples is None:
         return min(SAMPLES, total // clients)
-    if not 1 <= samples <= total // clients:
+    at_least(1).of("samples", samples)
+    if samples > total // clients:
         raise InputError(f"samples = {samples}: {task.name} has 1 to {total // clients} for each of {clients} clients")
     return samples

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from attrs import define, field
 
-from pipecycle.checks import at_least
+from pipecycle.checks import MOST_CLIENTS, MOST_GROUPS, MOST_SLOTS, at_least
 from pipecycle.policies.clock import epoch_length, round_length
 from pipecycle.policies.steps import rule, step_setting
 from pipecycle.streams import Ints
@@ -28,11 +28,11 @@ class CyCP:
     grouping: ClassVar[Grouping] = "aggregation"
     later: ClassVar[tuple[str, ...]] = ("step",)
 
-    groups: int = field(default=2, validator=at_least(1, "group"))
+    groups: int = field(default=2, validator=at_least(1, "group", most=MOST_GROUPS))
     """Group-rounds per epoch (G)."""
-    epoch: int | None = field(default=None, validator=at_least(1, "slot"))
+    epoch: int | None = field(default=None, validator=at_least(1, "slot", most=MOST_SLOTS))
     """Slots per epoch (S); max(30, 1.5 sessions) if not given."""
-    group_cap: int | None = field(default=None, validator=at_least(1, "member"))
+    group_cap: int | None = field(default=None, validator=at_least(1, "member", most=MOST_CLIENTS))
     """Members per group, at most; floor(clients / groups) if not given."""
     step: float | str = field(default=1.0, validator=step_setting)
     """How much of a group's mean update is added: a part of it, or lag-stable; 1 is the paper's."""

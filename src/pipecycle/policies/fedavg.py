@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from attrs import define, field
 
-from pipecycle.checks import at_least
+from pipecycle.checks import MOST_SLOTS, at_least
 from pipecycle.policies.clock import epoch_length
 from pipecycle.streams import Ints
 from pipecycle.world import Grouping, World
@@ -24,7 +24,7 @@ class FedAvg:
     name: ClassVar[str] = "fedavg"
     grouping: ClassVar[Grouping] = None
 
-    epoch: int | None = field(default=None, validator=at_least(1, "slot"))
+    epoch: int | None = field(default=None, validator=at_least(1, "slot", most=MOST_SLOTS))
     """Slots between two server steps (S); max(30, 1.5 sessions) if not given."""
 
     def setup(self, world: World) -> None:

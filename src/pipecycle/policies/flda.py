@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from attrs import define, field
 
-from pipecycle.checks import at_least, one_of, share
+from pipecycle.checks import MOST_SLOTS, at_least, one_of, share
 from pipecycle.policies.clock import epoch_length
 from pipecycle.streams import Ints
 from pipecycle.world import Grouping, World
@@ -26,7 +26,7 @@ class FLDA:
     name: ClassVar[str] = "flda"
     grouping: ClassVar[Grouping] = None
 
-    epoch: int | None = field(default=None, validator=at_least(1, "slot"))
+    epoch: int | None = field(default=None, validator=at_least(1, "slot", most=MOST_SLOTS))
     """Slots between two server steps (S); max(30, 1.5 sessions) if not given."""
     phase: str = field(default="own", validator=one_of("own", "global"))
     """Who alternates: every client on its own, or all together from epoch to epoch."""

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from attrs import define, field
 
-from pipecycle.checks import at_least
+from pipecycle.checks import MOST_SLOTS, at_least, flag
 from pipecycle.policies.clock import epoch_length
 from pipecycle.streams import Ints
 from pipecycle.world import Grouping, World
@@ -26,9 +26,9 @@ class MIFA:
     name: ClassVar[str] = "mifa"
     grouping: ClassVar[Grouping] = None
 
-    epoch: int | None = field(default=None, validator=at_least(1, "slot"))
+    epoch: int | None = field(default=None, validator=at_least(1, "slot", most=MOST_SLOTS))
     """Slots between two server steps (S); max(30, 1.5 sessions) if not given."""
-    use_memory: bool = True
+    use_memory: bool = field(default=True, validator=flag)
     """Average over the last updates of all clients instead of those just received."""
 
     def setup(self, world: World) -> None:

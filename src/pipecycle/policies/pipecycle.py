@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from attrs import define, field, frozen
 
-from pipecycle.checks import at_least, one_of, share
+from pipecycle.checks import MOST_CLIENTS, MOST_GROUPS, MOST_SLOTS, at_least, one_of, share
 from pipecycle.lineage import Kind
 from pipecycle.policies.rotation import Group, Groups, Rotation, group_cap
 from pipecycle.streams import Ints
@@ -36,11 +36,11 @@ class Pipeline:
 
     grouping: ClassVar[Grouping] = "launch"
 
-    groups: int = field(default=2, validator=at_least(1, "concurrent group"))
+    groups: int = field(default=2, validator=at_least(1, "concurrent group", most=MOST_GROUPS))
     """Groups in training at once, at most (G)."""
-    group_size: int | None = field(default=None, validator=at_least(1, "member"))
+    group_size: int | None = field(default=None, validator=at_least(1, "member", most=MOST_CLIENTS))
     """Members per group, at most (n_G); floor(clients / 2.5 groups) if not given."""
-    interval: int | None = field(default=None, validator=at_least(1, "slot"))
+    interval: int | None = field(default=None, validator=at_least(1, "slot", most=MOST_SLOTS))
     """Slots between two formations, at least (R); ceil(session / groups) if not given."""
     queue_threshold: int | None = field(default=None, validator=at_least(1, "waiting model"))
     """Waiting hub models beyond which the oldest is discarded; the paper's non-IID cells use a threshold."""

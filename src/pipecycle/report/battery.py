@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 from attrs import frozen
 
-from pipecycle.data.formats import read_arrays
+from pipecycle.arrays import read_arrays
 from pipecycle.energy import UNIT, quanta
 from pipecycle.errors import InputError
 from pipecycle.harvest import rows
@@ -58,7 +58,7 @@ def lived(record: Record, moments: int) -> Levels:
     path = record.path / "levels.npz"
     level = read_arrays(path).get("level")
     clients = record.schedule.clients
-    if level is None or level.ndim != 2 or level.shape[1] != clients or not len(level):
+    if level is None or level.ndim != 2 or level.shape[1] != clients or not len(level) or level.dtype.kind not in "iu":
         raise InputError(f"{path}: needs an array `level` of slots x {clients} clients")
     slots = np.unique(np.linspace(0, len(level) - 1, max(2, moments)).round().astype(np.int64))
     return Levels(slots, level[slots].astype(np.int64))

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
 from pipecycle.errors import InputError
-from pipecycle.files import reason, write
+from pipecycle.files import reason, writable, writable_folder, write
 from pipecycle.report.records import load
 from pipecycle.report.tables import check_target, summary_rows
 from pipecycle.report.tables import tables as make_tables
+from pipecycle.screen import progress, screen
 
 Runs = Annotated[
     list[Path], typer.Argument(help="Folders of runs, folders that hold such, or saved schedules.", show_default=False)
@@ -40,8 +39,9 @@ def report(
     from pipecycle.report.page import page
 
     check_target(target)
+    writable(out)
     groups = load(runs)
-    with _progress() as bar:
+    with progress() as bar:
         task = bar.add_task("drawing", total=len(groups))
         text = page(groups, target, step=lambda: bar.advance(task))
     write(out, text)
@@ -51,7 +51,7 @@ def report(
         print(json.dumps({"out": str(out), "bytes": len(text.encode()), "runs": count, "rows": rows}))
     else:
         size = len(text.encode()) / 1e6
-        Console().print(f"{out}: {count} run{'s' * (count != 1)}, {size:.1f} MB", highlight=False, soft_wrap=True)
+        screen().print(f"{out}: {count} run{'s' * (count != 1)}, {size:.1f} MB", highlight=False, soft_wrap=True)
     if open_:
         webbrowser.open(out.resolve().as_uri())
 
@@ -75,13 +75,14 @@ def figures(
         if kind not in drawing.FORMATS:
             raise InputError(f"--format {kind}: needs any of {', '.join(drawing.FORMATS)}")
     check_target(target)
+    writable_folder(out)
     groups = load(runs)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({reason(error)})") from None
     made, left = [], {}
-    with drawing.look(), _progress() as bar:
+    with drawing.look(), progress() as bar:
         for name, draw in bar.track(drawing.figures(groups, target).items(), description="drawing"):
             try:
                 figure = draw()
@@ -95,7 +96,7 @@ def figures(
     if as_json:
         print(json.dumps({"files": made, "left_out": left}))
         return
-    console = Console()
+    console = screen()
     console.print(f"{out}: {len(made)} files", highlight=False, soft_wrap=True)
     for name, why in left.items():
         console.print(f"{name} was left out: {why}", highlight=False, markup=False, soft_wrap=True)
@@ -121,9 +122,3 @@ def tables(
         print(json.dumps({"rows": summary_rows(groups, target)}))
     else:
         print((latex if kind == "latex" else markdown)(make_tables(groups, target)), end="")
-
-
-def _progress() -> Progress:
-    """A bar on stderr while something takes long; nothing where nobody looks."""
-    console = Console(stderr=True)
-    return Progress(console=console, transient=True, disable=not console.is_terminal)

@@ -40,13 +40,14 @@ Draw = Callable[[], "Figure"]
 
 
 @contextmanager
-def look() -> Iterator[None]:
-    """The settings that all figures share, for as long as one is drawn and saved."""
+def look(*, formulas: bool = False) -> Iterator[None]:
+    """The settings that all figures share, for as long as one is drawn and saved.  Without `formulas` a dollar in
+    somebody's name is a dollar."""
     try:
         import matplotlib as mpl
     except ImportError:
         raise InputError("figures need matplotlib, which is not installed (pip install matplotlib)") from None
-    with mpl.rc_context(_LOOK):
+    with mpl.rc_context({**_LOOK, "text.parse_math": formulas}):
         yield
 
 

@@ -43,6 +43,15 @@ class Metrics:
         marked = np.flatnonzero(self.budget)
         return int(marked[0]) if len(marked) else len(self.slot) - 1
 
+    @property
+    def possible(self) -> bool:
+        """Whether a run could have shown these: slots never fall, accuracies are percentages.  A live run may not know
+        its accuracy, and may have counted energy that a report took back."""
+        percent = np.concatenate([self.accuracy, self.best])
+        percent = percent[~np.isnan(percent)]
+        sound = ((percent >= 0) & (percent <= 100)).all() and (self.slot >= 1).all() and (self.energy >= 0).all()
+        return bool(sound and (np.diff(self.slot) >= 0).all() and np.isin(self.budget, (0, 1)).all())
+
     def reaches(self, accuracy: float) -> int | None:
         """The first row at or above an accuracy."""
         found = np.flatnonzero(self.accuracy >= accuracy)
@@ -212,9 +221,14 @@ def _metrics(path: Path) -> Metrics | None:
         }
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({reason(error)})") from None
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, csv.Error):
         raise InputError(f"{path}: is not the metrics of a run, or is damaged") from None
-    return Metrics(**columns) if rows else None
+    if not rows:
+        return None
+    metrics = Metrics(**columns)
+    if not metrics.possible:
+        raise InputError(f"{path}: is not the metrics of a run, or is damaged (numbers out of range or order)")
+    return metrics
 
 
 def _rank(record: Record) -> tuple[Any, ...]:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from pipecycle.checks import MOST_RUNS
 from pipecycle.config import Config
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, shown
 from pipecycle.registry import nearest
 from pipecycle.specs import parse_harvest
 from pipecycle.sweep import Sweep, flat, read_sweep
@@ -29,9 +30,10 @@ def experiment(name: str) -> Path:
 
 def read(path: Path, trials: str | None, only: Sequence[str] = ()) -> Sweep:
     """The runs of a file, for the trials and of the kind that were asked for."""
+    wanted = [_condition(text) for text in only]
     sweep = read_sweep(path, None if trials is None else numbers(trials))
     runs = dict(sweep.runs)
-    for key, values in map(_condition, only):
+    for key, values in wanted:
         if key == "part":
             members = {name for part in values for name in _part(sweep, part, path)}
             runs = {name: config for name, config in runs.items() if name in members}
@@ -47,27 +49,35 @@ def numbers(text: str) -> list[int]:
     """`3` is trials 0, 1, 2; `3-5` is 3, 4, 5."""
     first, dash, last = text.partition("-")
     try:
-        chosen = list(range(int(first), int(last) + 1)) if dash else list(range(int(first)))
+        chosen = range(int(first), int(last) + 1) if dash else range(int(first))
     except ValueError:
-        chosen = []
+        chosen = range(0)
     if not chosen or chosen[0] < 0:
-        raise InputError(f"--trials {text}: needs a count such as 3, or trials such as 3-5")
-    return chosen
+        raise InputError(f"--trials {shown(text)}: needs a count such as 3, or trials such as 3-5")
+    if chosen[-1] - chosen[0] >= MOST_RUNS:  # a range of more than 2^63 has no length
+        raise InputError(f"--trials {shown(text)}: needs at most {MOST_RUNS:,} trials")
+    return list(chosen)
 
 
 def piece(runs: Mapping[str, Config], text: str) -> dict[str, Config]:
     """`2/4` is the second of four pieces.  Runs are dealt like cards, ordered by what decides their length, so that
     the pieces take about equally long; which run is in which piece depends on the file and the trials alone."""
+    index, of = share(text)
+    order = sorted(runs, key=lambda name: (-expected_steps(runs[name]), name))
+    chosen = set(order[index - 1 :: of])
+    return {name: config for name, config in runs.items() if name in chosen}
+
+
+def share(text: str) -> tuple[int, int]:
+    """`2/4` as two numbers."""
     number, _, count = text.partition("/")
     try:
         index, of = int(number), int(count)
     except ValueError:
         index = of = 0
     if not 1 <= index <= of:
-        raise InputError(f"--piece {text}: needs two numbers such as 2/4")
-    order = sorted(runs, key=lambda name: (-expected_steps(runs[name]), name))
-    chosen = set(order[index - 1 :: of])
-    return {name: config for name, config in runs.items() if name in chosen}
+        raise InputError(f"--piece {shown(text)}: needs two numbers such as 2/4")
+    return index, of
 
 
 def expected_steps(config: Config) -> float:
@@ -107,7 +117,7 @@ def columns(config: Config) -> dict[str, object]:
 def _condition(text: str) -> tuple[str, list[str]]:
     key, equals, values = text.partition("=")
     if not equals or not values:
-        raise InputError(f"--only {text}: needs a condition such as policy=pipecycle,fedavg or delta=0.5")
+        raise InputError(f"--only {shown(text)}: needs a condition such as policy=pipecycle,fedavg or delta=0.5")
     if key not in WORDS:
         raise InputError(f"--only {text}: {key}: {nearest(key, WORDS)}")
     return WORDS[key], values.split(",")

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from attrs import frozen
 
 import pipecycle
@@ -20,7 +21,7 @@ from pipecycle.sweep import collect
 if TYPE_CHECKING:
     import pandas
 
-NOTE = b"pipecycle"
+NOTE, SEAL = b"pipecycle", b"pipecycle-sha256"
 
 
 @frozen(eq=False)
@@ -63,7 +64,8 @@ class Results:
 
         table = pyarrow.Table.from_pandas(self.frame, preserve_index=False)
         note = json.dumps(self.pieces).encode()
-        table = table.replace_schema_metadata({**(table.schema.metadata or {}), NOTE: note})
+        metadata = {**(table.schema.metadata or {}), NOTE: note, SEAL: _seal(table.to_pandas(), note)}
+        table = table.replace_schema_metadata(metadata)
         data = io.BytesIO()
         parquet.write_table(table, data, compression="zstd")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,19 +97,45 @@ def empty() -> Results:
 
 def load(path: Path) -> Results:
     """Results that were saved."""
-    from pyarrow import ArrowInvalid, parquet
+    from pyarrow import parquet
 
     try:
-        table = parquet.read_table(io.BytesIO(path.read_bytes()))
+        data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({reason(error)})") from None
-    except ArrowInvalid:
-        raise InputError(f"{path}: cannot be read (it is not a Parquet file)") from None
-    metadata = table.schema.metadata or {}
-    frame = table.to_pandas()
-    if "identity" not in frame.columns:
+    try:
+        table = parquet.read_table(io.BytesIO(data))
+        metadata = table.schema.metadata or {}
+        note = metadata.get(NOTE, b"[]")
+        frame, pieces = table.to_pandas(), json.loads(note)
+        whole = metadata.get(SEAL) in (None, _seal(frame, note))  # files from before there was a seal have none
+        whole = whole and metadata.keys() <= {NOTE, SEAL, b"pandas"}  # or its name is damaged
+    except Exception:  # Arrow has many kinds of errors for damaged files
+        raise InputError(f"{path}: cannot be read (it is not a Parquet file, or is damaged)") from None
+    if not {"run", "identity"} <= set(frame.columns):
         raise InputError(f"{path}: holds no results of runs")
-    return Results(frame, json.loads(metadata.get(NOTE, b"[]")))
+    if not whole or not isinstance(pieces, list):
+        raise InputError(f"{path}: is damaged, its digest is of other results")
+    return Results(frame, pieces)
+
+
+def _seal(frame: pandas.DataFrame, note: bytes) -> bytes:
+    """A digest of names and values, which Parquet itself does not have."""
+    import pandas
+
+    whole = hashlib.sha256(note)
+    for name, column in frame.items():
+        values = column.to_numpy()
+        whole.update(f"\0{name}\0".encode())
+        if values.dtype.kind in "iub":
+            whole.update(values.astype("<i8").tobytes())
+        elif values.dtype.kind == "f":
+            whole.update(np.where(np.isnan(values), np.nan, values).astype("<f8").tobytes())
+        else:
+            missing = pandas.isna(values)
+            words = ("" if gone else str(value) for value, gone in zip(values, missing, strict=True))
+            whole.update("\0".join(words).encode() + missing.tobytes())
+    return whole.hexdigest().encode()
 
 
 def gather(folders: Sequence[RunFolder], trained: Collection[Path] = (), by: str = "") -> Results:

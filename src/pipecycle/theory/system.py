@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import field, frozen
 
-from pipecycle.errors import InputError
+from pipecycle.checks import at_least, number, share
 from pipecycle.policies.rotation import group_cap
 
 HUGE = 1e100
 """Beyond this squares are no numbers any more."""
+POSITIVE, AMOUNT = number(above=0, below=HUGE), number(least=0, below=HUGE)
 
 
 @frozen
 class Constants:
-    """What the bounds take for granted about the problem."""
+    """What the bounds take for granted about the problem; what a run has shown may be infinite."""
 
     L: float
     """Smoothness of the clients' losses."""
@@ -33,23 +34,14 @@ class Constants:
 class System:
     """The pipeline and its energy."""
 
-    B: int = 20
-    G: int = 2
-    gamma: float = 0.05
-    slots: int = 15_000
-    clients: int = 100
-    delta: float = 0.5
-    group_size: int | None = None
+    B: int = field(default=20, validator=at_least(1))
+    G: int = field(default=2, validator=at_least(1))
+    gamma: float = field(default=0.05, validator=POSITIVE)
+    slots: int = field(default=15_000, validator=at_least(1))
+    clients: int = field(default=100, validator=at_least(1))
+    delta: float = field(default=0.5, validator=share)
+    group_size: int | None = field(default=None, validator=at_least(1))
     """Members per group, at most; floor(N / 2.5 G) if not given."""
-
-    def __attrs_post_init__(self) -> None:
-        for name, least in (("B", 1), ("G", 1), ("slots", 1), ("clients", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} = {getattr(self, name)}: needs at least {least}")
-        if not 0 < self.gamma < HUGE:
-            raise InputError(f"gamma = {self.gamma}: needs a positive number below {HUGE:g}")
-        if not 0 < self.delta <= 1:
-            raise InputError(f"delta = {self.delta}: needs a charging probability above 0 and at most 1")
 
     @property
     def d_max(self) -> int:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from pipecycle.screen import lead
 from pipecycle.theory import bounds, rates
 from pipecycle.theory.rates import KINDS
 from pipecycle.theory.study import Study
@@ -30,12 +32,11 @@ NAMES = {
 def show(study: Study, console: Console) -> None:
     """Everything, most important last."""
     system = study.system
-    say(
-        console,
-        f"[bold]{study.config.policy}[/]: {system.clients:,} clients, sessions of B = {system.B} slots, lr "
-        f"{system.gamma:g}, {system.slots:,} slots, delta = {number(system.delta)}"
-        + (f"; d_max = {system.d_max:,}" if study.about else ""),
+    about = (
+        f": {system.clients:,} clients, sessions of B = {system.B} slots, lr {system.gamma:g}, {system.slots:,} slots, "
+        f"delta = {number(system.delta)}" + (f"; d_max = {system.d_max:,}" if study.about else "")
     )
+    say(console, lead(study.config.policy, about))
     if study.measured:
         data = study.config.data
         kind = "IID" if data.alpha is None else f"Dirichlet({data.alpha:g})"
@@ -51,7 +52,7 @@ def show(study: Study, console: Console) -> None:
     advice = study.advice
     if advice is not None:
         what = "No recommendation." if advice.groups is None else f"Recommended: G = {advice.groups}."
-        say(console, f"[bold]{what}[/] {advice.reason}")
+        say(console, lead(what, f" {advice.reason}"))
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -65,7 +66,7 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 or value == round(value) else f"{value:.{digits}g}"
 
 
-def say(console: Console, text: str) -> None:
+def say(console: Console, text: str | Text) -> None:
     console.print(text, highlight=False)
 
 
@@ -77,7 +78,7 @@ def _table(console: Console, title: str, heads: Sequence[str], rows: Iterable[Se
         table.add_column(head, justify="left" if words else "right")
     for row in rows:
         table.add_row(*row)
-    say(console, f"\n[bold]{title}[/]")
+    say(console, lead(f"\n{title}", ""))
     console.print(table, highlight=False)
 
 

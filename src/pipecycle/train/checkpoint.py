@@ -77,8 +77,9 @@ def load_job(job: Job, path: Path, identity: str, like: Tensor) -> None:
             metadata = file.metadata() or {}
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         text = metadata["state"]
-        state: dict[str, Any] = json.loads(text)
-        whole = hashlib.sha256(text.encode()).hexdigest() == metadata["seal"] and _digest(tensors) == state["digest"]
+        whole = hashlib.sha256(text.encode()).hexdigest() == metadata["seal"]
+        state: dict[str, Any] = json.loads(text) if whole else {}
+        whole = whole and _digest(tensors) == state["digest"]
     except (SafetensorError, KeyError, ValueError, OSError, TypeError):
         whole = False
     if not whole:

@@ -10,7 +10,7 @@ import torch
 from attrs import evolve, field, frozen
 from torch import Tensor
 
-from pipecycle.checks import at_least, one_of
+from pipecycle.checks import MOST_SLOTS, at_least, one_of, some_units
 from pipecycle.errors import InputError
 from pipecycle.lineage import Floats, Kind
 from pipecycle.schedule import Schedule
@@ -41,11 +41,11 @@ class Probe(Protocol):
 class Watch:
     """What is looked at, and when."""
 
-    every: int = field(default=150, validator=at_least(1, "slot"))
+    every: int = field(default=150, validator=at_least(1, "slot", most=MOST_SLOTS))
     """Slots between two evaluations."""
-    clients_every: int | None = field(default=None, validator=at_least(1, "slot"))
+    clients_every: int | None = field(default=None, validator=at_least(1, "slot", most=MOST_SLOTS))
     """Slots between two means over all clients' own models; None for never."""
-    budget: float | None = None
+    budget: float | None = field(default=None, validator=some_units)
     """Units; adds a checkpoint at the end of the last slot within them."""
     early_stop: EarlyStop = field(default="off", validator=one_of("off", "literal", "late"))
     """The paper's rule, as printed or armed late."""

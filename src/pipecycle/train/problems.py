@@ -11,24 +11,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from pipecycle import models
-from pipecycle.checks import at_least
+from pipecycle.checks import MOST_BATCH, at_least, flag, number, share
 from pipecycle.data import Augment, Batches, Split, Task, Views, dirichlet, iid, load
 from pipecycle.data.augment import augmentation
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, shown
 from pipecycle.schedule import Schedule
 from pipecycle.streams import Ints, streams
 from pipecycle.train.sessions import LocalSGD
 from pipecycle.train.views import Frame
-
-
-def _decay(instance: object, attribute: Any, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise InputError(f"lr_decay = {value}: needs a number above 0 and at most 1")
-
-
-def _weight(instance: object, attribute: Any, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise InputError(f"distillation = {value}: needs a number of at least 0")
 
 
 @frozen
@@ -36,12 +26,12 @@ class Recipe:
     """How every client trains; the defaults are the paper's."""
 
     sgd: LocalSGD = field(factory=LocalSGD)
-    batch: int = field(default=15, validator=at_least(1, "sample"))
-    replacement: bool = False
+    batch: int = field(default=15, validator=at_least(1, "sample", most=MOST_BATCH))
+    replacement: bool = field(default=False, validator=flag)
     """Draw batches independently instead of walking through shuffled passes."""
-    lr_decay: float = field(default=1.0, validator=_decay)
+    lr_decay: float = field(default=1.0, validator=share)
     """The learning rate of a session that starts in slot s is lr * lr_decay ** (s / 1000)."""
-    distillation: float = field(default=0.1, validator=_weight)
+    distillation: float = field(default=0.1, validator=number(least=0))
     """FLDA: weight of the teacher's term (lambda)."""
     augment: Augment | None = field(default=None, converter=augmentation)
     """Random views of the images, as `crop:4+flip`; evaluation never has any."""
@@ -108,6 +98,7 @@ def problem(
     """A problem by name: `alpha` None divides the data IID, a number by Dirichlet(alpha); the trial decides the
     split, the test samples, the initial weights, every batch and every view of an image.  `scale` is how bytes become
     numbers (see `Task`), `augment` wins over the recipe's."""
+    at_least(0).of("trial", trial)
     task = load(data, scale)
     recipe = recipe or Recipe()
     if augment is not None:
@@ -116,8 +107,10 @@ def problem(
         split = iid(task, clients, samples, trial) if alpha is None else dirichlet(task, clients, samples, alpha, trial)
     if isinstance(model, str):
         module = models.build(model, task.shape, task.classes, streams(trial)("model").words(2))
-    else:
+    elif isinstance(model, nn.Module):
         module = models.check(model, task.shape, task.classes)
+    else:
+        raise InputError(f"model = {shown(model)}: needs a name or a torch.nn.Module")
     return Problem(task, split, module, trial, recipe)
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from attrs import field, frozen
 from torch import Tensor, nn
 
+from pipecycle.checks import number
 from pipecycle.errors import InputError
 from pipecycle.models import size
 from pipecycle.train.views import Frame
@@ -24,20 +25,14 @@ Precision = Literal["fp32", "tf32", "bf16"]
 PRECISIONS = ("fp32", "tf32", "bf16")
 
 
-def _number(instance: object, attribute: Any, value: Any) -> None:
-    least = 0.0 if attribute.name != "lr" else 5e-324
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
-        raise InputError(f"{attribute.name} = {value}: needs a number {'above 0' if least else 'of at least 0'}")
-
-
 @frozen
 class LocalSGD:
     """What a client does in a step; the defaults are plain SGD.  Momentum begins anew with every session."""
 
-    lr: float = field(default=0.05, validator=_number)
-    momentum: float = field(default=0.0, validator=_number)
-    weight_decay: float = field(default=0.0, validator=_number)
-    proximal: float = field(default=0.0, validator=_number)
+    lr: float = field(default=0.05, validator=number(above=0))
+    momentum: float = field(default=0.0, validator=number(least=0, below=1))
+    weight_decay: float = field(default=0.0, validator=number(least=0))
+    proximal: float = field(default=0.0, validator=number(least=0))
     """Pull towards the reference (FedProx): adds proximal * (x - reference) to the gradient."""
 
     @property

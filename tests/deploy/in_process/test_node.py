@@ -300,7 +300,7 @@ def test_forecasts(tmp_path: Path) -> None:
         ("slots", 0, "at least 1"),
         ("slots", 2.5, "a whole number"),
         ("slot-seconds", 0.0, "above 0"),
-        ("lr", float("nan"), "at least 0"),
+        ("lr", float("nan"), "above 0"),
         ("partition", "dirichlet", "dirichlet:ALPHA"),
         ("harvest", "rain", "harvest"),
         ("out", "runs/x", "absolute"),

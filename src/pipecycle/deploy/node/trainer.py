@@ -14,9 +14,9 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from pipecycle import models
+from pipecycle.arrays import read_arrays as read_npz
 from pipecycle.data import Scale, Task, Views, session_indices
 from pipecycle.data.augment import augmentation
-from pipecycle.data.formats import read_arrays as read_npz
 from pipecycle.data.scale import UNIT, named_scale
 from pipecycle.data.sets import USUAL
 from pipecycle.deploy.node.session import Late, settings_of

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Self
 import attrs
 from attrs import field, frozen
 
-from pipecycle.checks import at_least, one_of
+from pipecycle import checks
+from pipecycle.checks import at_least, flag, one_of
 from pipecycle.config import Config, Data, Look, Train, World, sections
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, shown
 from pipecycle.registry import convert, nearest
 from pipecycle.runs import problem_of, recipe_of
 from pipecycle.specs import parse_harvest
@@ -32,17 +33,6 @@ FOREIGN = ("num-partitions",)
 SECTIONS: dict[type, str] = {World: "world", Data: "data", Train: "train", Look: "look"}
 
 
-def _positive(instance: object, attribute: Any, value: Any) -> None:
-    _number(instance, attribute, value)
-    if value == 0:
-        raise InputError(f"{attribute.name} = {value}: needs a number above 0")
-
-
-def _number(instance: object, attribute: Any, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and value >= 0):
-        raise InputError(f"{attribute.name} = {value}: needs a number of at least 0")
-
-
 def _harvest(instance: object, attribute: Any, value: Any) -> None:
     if value:
         parse_harvest(value)
@@ -51,22 +41,27 @@ def _harvest(instance: object, attribute: Any, value: Any) -> None:
 def _partition(instance: object, attribute: Any, value: Any) -> None:
     kind, colon, number = str(value).partition(":")
     if value != "iid" and not (kind == "dirichlet" and colon and _is_number(number)):
-        raise InputError(f"partition = {value}: needs iid or dirichlet:ALPHA")
+        raise InputError(f"partition = {shown(value)}: needs iid or dirichlet:ALPHA")
 
 
 def _absolute(instance: object, attribute: Any, value: Any) -> None:
+    if value != "":
+        checks.text.of(attribute.name, value)
     if value and not Path(value).is_absolute():
-        raise InputError(f"{attribute.name} = {value}: needs an absolute path, since Flower starts apps anywhere")
+        raise InputError(
+            f"{attribute.name} = {shown(value)}: needs an absolute path, since Flower starts apps anywhere"
+        )
 
 
 def _battery(instance: object, attribute: Any, value: Any) -> None:
     kind, _, path = str(value).partition(":")
     if value in ("emulated", "machine") or (kind == "gauge" and path):
         return
-    raise InputError(f"battery = {value}: needs emulated, gauge:FILE or machine")
+    raise InputError(f"battery = {shown(value)}: needs emulated, gauge:FILE or machine")
 
 
 _CLOCK = one_of("logical", "wall")
+_INITIAL = checks.number(most=checks.MOST_UNITS)
 
 
 def _setting(default: Scalar, note: str, validator: Any = None) -> Any:
@@ -74,15 +69,14 @@ def _setting(default: Scalar, note: str, validator: Any = None) -> Any:
     return field(default=default, validator=validator, metadata={"note": note})
 
 
-def _shared(section: type, name: str, default: Scalar | None = None, note: str = "", validator: Any = None) -> Any:
+def _shared(section: type, name: str, default: Scalar | None = None, note: str = "") -> Any:
     """A setting that the configuration of a simulated run has too; "" or 0 stands for one that is not given."""
     source = attrs.fields_dict(section)[name]
     if default is None:
         default = "" if source.default is None else source.default
     about = note or f"{source.metadata['note'][0].upper()}{source.metadata['note'][1:]}."
     given = {"note": about, "place": (SECTIONS[section], name), "optional": source.default is None}
-    validator = _number if validator is None and isinstance(default, float) else validator
-    return field(default=default, validator=validator, converter=_unset if default == "" else None, metadata=given)
+    return field(default=default, converter=_unset if default == "" else None, metadata=given)
 
 
 def _unset(value: str) -> str:
@@ -103,8 +97,8 @@ class _Flat:
             if key in FOREIGN or (not strict and key not in names):
                 continue
             if key not in names:
-                raise InputError(f"{key} = {value}: {nearest(key, names)}")
-            given[names[key]] = _typed(key, value, hints[names[key]])
+                raise InputError(f"{shown(key)} = {shown(value)}: {nearest(key, names)}")
+            given[names[key]] = convert(key, value, hints[names[key]])
         return cls(**given)
 
     def flat(self) -> dict[str, Scalar]:
@@ -138,32 +132,36 @@ class RunSettings(_Flat):
     samples: int = _shared(Data, "samples", 0, "Samples per node in that share; 0 for min(300, all / clients).")
     clients: int = _shared(World, "clients", 4, "Nodes to wait for; their partition-ids are 0 to clients - 1.")
     clock: str = _setting("logical", "logical: a slot ends with its sessions.  wall: it lasts slot-seconds.", _CLOCK)
-    slot_seconds: float = _setting(1.0, "Wall clock: how long a slot lasts.", _positive)
+    slot_seconds: float = _setting(1.0, "Wall clock: how long a slot lasts.", checks.some_seconds)
     slots: int = _shared(World, "slots", 100)
     session: int = _shared(World, "session")
-    slack: int = _setting(0, "Slots by which policies that work by the clock start sessions earlier.", at_least(0))
+    slack: int = _setting(
+        0, "Slots by which policies that work by the clock start sessions earlier.", at_least(0, most=checks.MOST_SLOTS)
+    )
     batch: int = _shared(Train, "batch")
     augment: str = _shared(Train, "augment")
-    lr: float = _shared(Train, "lr", validator=_positive)
+    lr: float = _shared(Train, "lr")
     momentum: float = _shared(Train, "momentum")
     weight_decay: float = _shared(Train, "weight_decay")
     proximal: float = _shared(Train, "proximal")
     distillation: float = _shared(Train, "distillation")
     trial: int = _shared(World, "trial")
-    harvest: str = _shared(
-        World, "harvest", note="What is forecast, and charges emulated batteries.", validator=_harvest
-    )
-    capacity: float = _shared(World, "capacity", note="Units that a battery holds, at most.", validator=_positive)
+    harvest: str = _shared(World, "harvest", note="What is forecast, and charges emulated batteries.")
+    capacity: float = _shared(World, "capacity", note="Units that a battery holds, at most.")
     initial: float = _shared(World, "initial", note="Units in an emulated battery that names no initial charge.")
-    deadline: float = _setting(0.0, "Seconds for a session; 0 for 300, or (wall) its slots, slack and 30 s.", _number)
-    margin: float = _setting(15.0, "Seconds after the deadline for which a message stays alive.", _number)
-    roll_call: float = _setting(
-        180.0, "Seconds to wait for all clients; the run begins with those who came.", _positive
+    deadline: float = _setting(
+        0.0, "Seconds for a session; 0 for 300, or (wall) its slots, slack and 30 s.", checks.seconds
     )
-    pin_nodes: bool = _setting(False, "Whether a client is held to its first Flower node; only with registered keys.")
+    margin: float = _setting(15.0, "Seconds after the deadline for which a message stays alive.", checks.seconds)
+    roll_call: float = _setting(
+        180.0, "Seconds to wait for all clients; the run begins with those who came.", checks.some_seconds
+    )
+    pin_nodes: bool = _setting(
+        False, "Whether a client is held to its first Flower node; only with registered keys.", flag
+    )
     evaluate_every: int = _shared(Look, "every", 20)
     out: str = _setting("", "Absolute folder of the run; empty writes nothing.", _absolute)
-    resume: bool = _setting(False, "Resume from the checkpoint in `out`.")
+    resume: bool = _setting(False, "Resume from the checkpoint in `out`.", flag)
     device: str = _setting("cpu", "Where nodes train and the server evaluates.", one_of("cpu"))
 
     def __attrs_post_init__(self) -> None:
@@ -180,10 +178,12 @@ class RunSettings(_Flat):
         """The policy's settings."""
         try:
             values = json.loads(self.policy_settings or "{}")
-        except ValueError:
+        except (TypeError, ValueError, RecursionError):
             values = None
         if not isinstance(values, dict):
-            raise InputError(f'policy-settings = {self.policy_settings}: needs a JSON object such as {{"groups": 2}}')
+            raise InputError(
+                f'policy-settings = {shown(self.policy_settings)}: needs a JSON object such as {{"groups": 2}}'
+            )
         return values
 
     @property
@@ -236,21 +236,9 @@ class NodeSettings(_Flat):
     )
     battery: str = _setting("emulated", "Where the level comes from: emulated, gauge:FILE or machine.", _battery)
     harvest: str = _setting("", "Emulated battery: where energy comes from.", _harvest)
-    capacity: float = _setting(0.0, "Units that its battery holds; 0 for the run's capacity.", _number)
-    initial: float = _setting(-1.0, "Emulated battery: units at the very beginning; negative for the run's.")
-    pace: float = _setting(0.0, "Seconds per step at least, to emulate a slow device.", _number)
-
-
-def _typed(key: str, value: Any, kind: Any) -> Any:
-    """A value of the declared type; a whole number will do for a number."""
-    if isinstance(value, str) and kind is not str:
-        return convert(key, value, kind)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if type(value) is not kind:
-        words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-        raise InputError(f"{key} = {value}: needs {words[kind]}")
-    return value
+    capacity: float = _setting(0.0, "Units that its battery holds; 0 for the run's capacity.", checks.units)
+    initial: float = _setting(-1.0, "Emulated battery: units at the very beginning; negative for the run's.", _INITIAL)
+    pace: float = _setting(0.0, "Seconds per step at least, to emulate a slow device.", checks.seconds)
 
 
 def _is_number(text: str) -> bool:
