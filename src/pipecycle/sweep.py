@@ -58,7 +58,7 @@ def read_sweep(path: Path, trials: Sequence[int] | None = None) -> Sweep:
     parts = _tables(values.pop("parts", []), f"{path}: parts")
     base = sections(_base(values, path), str(path))
     whole = _part(values, str(path))
-    own = [(str(part.pop("name", number)), part) for number, part in enumerate(parts, 1)]
+    own = [(shown(part.pop("name", number)), part) for number, part in enumerate(parts, 1)]
     named = {name: _part(part, f"{path}: part {name}") for name, part in own}
     if len(named) < len(parts):
         raise InputError(f"{path}: parts: two of them have the same name")
@@ -116,13 +116,15 @@ def _part(values: dict[str, Any], path: str) -> dict[str, Any]:
 
 def _table(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InputError(f"{what} = {value!r}: needs to be a table, with keys and values")
+        raise InputError(f"{what} = {shown(value)}: needs to be a table, with keys and values")
     return value
 
 
 def _tables(value: Any, what: str) -> list[dict[str, Any]]:
     if not isinstance(value, list):
-        raise InputError(f"{what} = {value!r}: needs to be a list of tables, each under [[{what.rpartition(' ')[2]}]]")
+        raise InputError(
+            f"{what} = {shown(value)}: needs to be a list of tables, each under [[{what.rpartition(' ')[2]}]]"
+        )
     return [_table(one, what) for one in value]
 
 
@@ -135,7 +137,7 @@ def _numbers(trials: Any, path: str = "") -> list[int]:
         if len(set(numbers)) == len(trials):
             return numbers
     where = f"{path}: " if path else ""
-    raise InputError(f"{where}trials = {trials!r}: needs at least 1, or a list of different trials such as [0, 5]")
+    raise InputError(f"{where}trials = {shown(trials)}: needs at least 1, or a list of different trials such as [0, 5]")
 
 
 def expand(
