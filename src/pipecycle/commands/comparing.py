@@ -125,11 +125,11 @@ def _table(rows: list[dict[str, Any]], base: Config) -> Table:
     about = (
         f"Accuracy in percent {where}, mean and deviation over the trials; paired difference to the best with its 95 % "
         "interval (none where all trials differ by the same); units and slots to reach an accuracy, (1 of 3) where "
-        "only so many trials did; energy for training, to hubs and to the server; sessions wasted; Jain's fairness."
+        "only so many trials did; energy for training, to hubs and to the server; sessions wasted."
     )
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=about, caption_justify="left")
     table.add_column("scheduler", no_wrap=True)
-    for head in ("accuracy", "to the best", f"to {goal:g} %", "slots", "energy %", "waste", "fair"):
+    for head in ("accuracy", "to the best", f"to {goal:g} %", "slots", "energy %", "waste"):
         table.add_column(head, justify="right", no_wrap=True)
     for row in sorted(rows, key=lambda row: -(row["accuracy"] or 0.0)):
         behind = gap(row)
@@ -143,7 +143,6 @@ def _table(rows: list[dict[str, Any]], base: Config) -> Table:
             number(row["slots_to_target"] and round(row["slots_to_target"])),
             "/".join(_percent(row[part], row["spent"]) for part in ("training", "to_hub", "to_server")),
             number(round(row["wasted"], 1)),
-            "-" if row["fairness"] is None else f"{row['fairness']:.2f}",
         )
     return table
 
