@@ -137,7 +137,8 @@ def _numbers(trials: Any, path: str = "") -> list[int]:
         if len(set(numbers)) == len(trials):
             return numbers
     where = f"{path}: " if path else ""
-    raise InputError(f"{where}trials = {shown(trials)}: needs at least 1, or a list of different trials such as [0, 5]")
+    given = repr(shown(trials)) if isinstance(trials, str) else shown(trials)
+    raise InputError(f"{where}trials = {given}: needs at least 1, or a list of different trials such as [0, 5]")
 
 
 def expand(
