@@ -5,11 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 import tomllib
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -21,7 +19,7 @@ from typing import Any
 from attrs import asdict, define, field
 
 from pipecycle.config import sections
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, sentence
 from pipecycle.folders import Busy, finished
 from pipecycle.runs import Pace, RunFolder, train_folders
 from pipecycle.stopping import Interrupted, Stop, die_with_parent, listening
@@ -248,7 +246,7 @@ def work(
             tell(("note", number, f"Waiting for runs that {error.holder} is training."))
             return
         over.add(path)
-        tell(("failed", number, (path, told(error))))
+        tell(("failed", number, (path, sentence(error))))
 
     def attempt(folders: list[RunFolder], planners: int = 1) -> None:
         try:
@@ -286,26 +284,12 @@ def work(
     except (Interrupted, KeyboardInterrupt):
         how = "interrupted"
     except (Exception, SystemExit) as error:
-        how = told(error)
+        how = sentence(error)
     if paces:
         seconds = sum(pace.seconds for pace in paces)
         runs, steps = sum(pace.runs for pace in paces), sum(pace.steps for pace in paces)
         tell(("pace", number, asdict(Pace(paces[0].device, runs, steps, seconds))))
     tell(("end", number, how))
-
-
-def told(error: BaseException) -> str:
-    """An error as one sentence; what is not the user's input is named with the place where it happened."""
-    words = " ".join(str(error).split())
-    if isinstance(error, InputError):
-        return words
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames:
-        return f"{type(error).__name__}: {words}"
-    libraries = (str(Path(__file__).parent), sys.prefix, sys.base_prefix)
-    theirs = [frame for frame in frames if not frame.filename.startswith(libraries)]
-    place = (theirs or frames)[-1]
-    return f"{type(error).__name__} in {place.filename}:{place.lineno}{': ' * bool(words)}{words}"
 
 
 def execute_on_ray(
@@ -340,7 +324,7 @@ def execute_on_ray(
                         for event in ray.get(task):
                             tally.hear(*event)
                     except ray.exceptions.RayError as error:
-                        tally.ended[worker] = told(error)
+                        tally.ended[worker] = sentence(error)
                 if watch is not None:
                     watch(tally)
             for task in waiting:
