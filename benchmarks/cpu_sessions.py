@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from pipecycle.models import build, flatten
-from pipecycle.streams import streams
 from pipecycle.train.loop import Loop
+from pipecycle.train.models import build, flatten
 from pipecycle.train.stacked import executor
+from pipecycle.world.streams import streams
 
 BATCH, STEPS, CLASSES = 15, 20, 10
 

@@ -28,13 +28,13 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from pipecycle.data import Augment, Views
-from pipecycle.models import build, flatten, unflatten
-from pipecycle.streams import streams
 from pipecycle.train.kernels_chain import layers
 from pipecycle.train.loop import Loop
+from pipecycle.train.models import build, flatten, unflatten
 from pipecycle.train.sessions import LocalSGD
 from pipecycle.train.stacked import Stacked
 from pipecycle.train.views import Frame
+from pipecycle.world.streams import streams
 
 BATCH, STEPS, CLASSES, IMAGES, SHAPE = 15, 20, 10, 50_000, (3, 32, 32)
 

@@ -89,8 +89,8 @@ def ours(policy: str, clients: int, slots: int, delta: float, **options: int) ->
     import numpy as np
 
     from pipecycle import build, plan
-    from pipecycle.energy import UNIT
-    from pipecycle.lineage import Kind
+    from pipecycle.world.energy import UNIT
+    from pipecycle.world.lineage import Kind
 
     schedule = plan(build(policy, options), delta, clients, slots)
     return int(np.count_nonzero(schedule.versions.kind == Kind.AGGREGATION)), int(schedule.energy.spent[-1]) // UNIT
@@ -117,7 +117,7 @@ def in_turns(what: str, repeats: int, jobs: Sequence[Callable[[], Measured]], sa
 def cases(clients: int, slots: int, *, defaults: bool) -> list[Case]:
     """Every policy with ten groups where it has groups; with `defaults`, also as it comes."""
     from pipecycle.policies import REGISTRY
-    from pipecycle.registry import parameters
+    from pipecycle.policies.registry import parameters
 
     found = []
     for name, policy in REGISTRY.items():

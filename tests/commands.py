@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from pipecycle import cli
+from pipecycle.commands import cli
 
 Done = subprocess.CompletedProcess[str]
 Running = subprocess.Popen[str]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pipecycle import build, plan
-from pipecycle.cli import main
+from pipecycle.commands.cli import main
 
 HUGE = "100000000000000000000000"
 NUMBERS = ("nan", "inf", "-1", "many")

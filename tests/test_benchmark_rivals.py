@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from pipecycle import build, plan
-from pipecycle.energy import units
+from pipecycle.world.energy import units
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 

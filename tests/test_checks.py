@@ -11,18 +11,18 @@ from attrs import define, field
 
 from pipecycle import InputError, build, plan
 from pipecycle.checks import at_least, flag, number, one_of, share, text
-from pipecycle.config import Config, Data, Look, Train, World
 from pipecycle.data import dirichlet, iid, load
 from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
-from pipecycle.harvest import Bernoulli, Markov
-from pipecycle.models import PRESETS
 from pipecycle.policies import FLDA, MIFA, CyCP, FedAvg, FedBacys, FedSeq, PipeCycle
-from pipecycle.registry import MODELS
-from pipecycle.runs import train_folders
-from pipecycle.sky import clear_sky
+from pipecycle.policies.registry import MODELS
+from pipecycle.runs.config import Config, Data, Look, Train, World
+from pipecycle.runs.run import train_folders
 from pipecycle.theory.system import System
-from pipecycle.traces import Solar, Spread, Table
 from pipecycle.train import LocalSGD, Recipe, Watch, problem
+from pipecycle.train.models import PRESETS
+from pipecycle.world.harvest import Bernoulli, Markov
+from pipecycle.world.sky import clear_sky
+from pipecycle.world.traces import Solar, Spread, Table
 
 NOT_A_NUMBER = ("1", None, True, float("nan"), float("inf"), [1], object())
 POSITIVE = (*NOT_A_NUMBER, 0, -1.0)

@@ -146,7 +146,7 @@ def test_a_process_says_the_same(tmp_path: Path) -> None:
         here = pipecycle(*arguments, cwd=tmp_path)
         assert (done.returncode, done.stdout, done.stderr) == (here.returncode, here.stdout, here.stderr)
     code = (
-        "import sys; from pipecycle import cli; sys.argv = ['pipecycle', 'plan', 'fedavg', '--slots', '200']\n"
+        "import sys; from pipecycle.commands import cli; sys.argv = ['pipecycle', 'plan', 'fedavg', '--slots', '200']\n"
         "try: cli.main()\n"
         "except SystemExit: sys.exit(repr({'torch', 'pandas', 'sklearn', 'scipy', 'plotly'} & set(sys.modules)))"
     )

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from pipecycle.compare import DEMO, POLICIES, captions, compare, comparison, lines, references
 from pipecycle.data import session_indices
 from pipecycle.policies import REGISTRY
 from pipecycle.report import load
-from pipecycle.runs import problem_of
+from pipecycle.runs.compare import DEMO, POLICIES, captions, compare, comparison, lines, references
+from pipecycle.runs.run import problem_of
 from pipecycle.train.engine import train_many
 from tests.commands import Done, ctrl_c, pipecycle
 

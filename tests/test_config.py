@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipecycle import InputError
-from pipecycle.config import Config, Train, read_config, read_recorded
+from pipecycle.runs.config import Config, Train, read_config, read_recorded
 
 
 def test_a_file_says_what_the_configuration_is(tmp_path: Path) -> None:

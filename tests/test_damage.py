@@ -15,14 +15,14 @@ import pytest
 import torch
 
 from pipecycle import InputError, Schedule, build, plan
-from pipecycle.config import Config, read_config
 from pipecycle.data import Task, dirichlet, load, load_split, save_split
 from pipecycle.report import records
 from pipecycle.reproduce import results
-from pipecycle.runs import RunFolder, problem_of, train_folders, watch
-from pipecycle.specs import parse_harvest
+from pipecycle.runs.config import Config, read_config
+from pipecycle.runs.run import RunFolder, problem_of, train_folders, watch
 from pipecycle.train import Job
 from pipecycle.train.checkpoint import load_job
+from pipecycle.world.specs import parse_harvest
 
 SEALED = ("schedule.npz", "split.npz", "data.npz", "results.parquet", "state.safetensors")
 OPEN = ("config.toml", "metrics.csv", "split.json", "trace.csv")

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pipecycle import Always, Bernoulli, Markov, build, plan
-from pipecycle.harvest import Harvest
 from pipecycle.policies import REGISTRY
+from pipecycle.world.harvest import Harvest
 
 WEATHER = {
     "always": "d705461b9d0f446869bb9932257b20649bdcb9b8dceb1efc4be58917843bc6bc",

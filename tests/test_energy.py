@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipecycle.energy import UNIT, quanta, show, units
 from pipecycle.errors import InputError
+from pipecycle.world.energy import UNIT, quanta, show, units
 
 
 def test_costs_are_rounded_up_once() -> None:

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipecycle.energy import UNIT, Costs
 from pipecycle.errors import BusyError, EnergyError, InputError
-from pipecycle.fleet import Fleet
-from pipecycle.streams import Ints
+from pipecycle.world.energy import UNIT, Costs
+from pipecycle.world.fleet import Fleet
+from pipecycle.world.streams import Ints
 
 
 def ids(*clients: int) -> Ints:

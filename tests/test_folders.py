@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from pipecycle import InputError
-from pipecycle.config import Config
 from pipecycle.files import tidy, write
-from pipecycle.folders import Busy, Damaged, Lock, clear, finished, result
 from pipecycle.report.records import load
-from pipecycle.runs import RunFolder, train_folders
-from pipecycle.sweep import collect
+from pipecycle.runs.config import Config
+from pipecycle.runs.folders import Busy, Damaged, Lock, clear, finished, result
+from pipecycle.runs.run import RunFolder, train_folders
+from pipecycle.runs.sweep import collect
 
 SMALL = Config("fedavg").changed({"world.clients": 5, "world.slots": 120, "world.session": 5, "look.every": 30})
 
@@ -87,8 +87,8 @@ def test_any_damage_is_noticed_and_repaired(run: RunFolder, name: str) -> None:
 
 def test_only_one_process_has_a_folder(tmp_path: Path) -> None:
     """The system takes the lock back from a process that is killed."""
-    code = "import sys; from pathlib import Path; from pipecycle.folders import Lock; Lock(Path('.')).take(); print(1)"
-    command = [sys.executable, "-c", f"{code}; sys.stdout.flush(); sys.stdin.read()"]
+    code = "import sys; from pathlib import Path; from pipecycle.runs.folders import Lock; Lock(Path('.')).take()"
+    command = [sys.executable, "-c", f"{code}; print(1); sys.stdout.flush(); sys.stdin.read()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path) as other:
         assert other.stdout is not None
         other.stdout.readline()

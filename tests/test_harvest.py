@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
-from pipecycle.harvest import Always, Bernoulli, Chance, Harvest, Markov
-from pipecycle.specs import parse_harvest
-from pipecycle.streams import Ints, raw, streams
+from pipecycle.world.energy import UNIT
+from pipecycle.world.harvest import Always, Bernoulli, Chance, Harvest, Markov
+from pipecycle.world.specs import parse_harvest
+from pipecycle.world.streams import Ints, raw, streams
 
 
 def gains(harvest: Harvest, clients: int, slots: int, trial: int = 0, blocks: tuple[int, ...] = ()) -> Ints:

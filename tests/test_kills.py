@@ -17,8 +17,8 @@ import pandas
 import pytest
 import torch
 
-from pipecycle.runs import train_folders
-from pipecycle.sweep import collect, read_sweep
+from pipecycle.runs.run import train_folders
+from pipecycle.runs.sweep import collect, read_sweep
 
 psutil = pytest.importorskip("psutil")
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from pipecycle.errors import ActionError
-from pipecycle.lineage import Lineage
-from pipecycle.plan import plan
 from pipecycle.policies import MIFA, FedAvg, PipeCycle
-from pipecycle.streams import Ints
+from pipecycle.schedule.plan import plan
+from pipecycle.world.lineage import Lineage
+from pipecycle.world.streams import Ints
 
 
 def equal(sessions: Ints) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipecycle import cli
-from pipecycle.commands import planning
+from pipecycle.commands import cli, planning
 from pipecycle.errors import InputError, sentence, shown
 
 POLICY = """

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from pipecycle import Costs, InputError, Schedule, build, plan
-from pipecycle.energy import UNIT
-from pipecycle.plan import Run
 from pipecycle.policies import PipeCycle
-from pipecycle.summary import summarise, warnings
+from pipecycle.schedule.plan import Run
+from pipecycle.schedule.summary import summarise, warnings
+from pipecycle.world.energy import UNIT
 
 
 @cache

@@ -7,7 +7,7 @@ import pytest
 
 from pipecycle import InputError, build, plan
 from pipecycle.policies import REGISTRY, PipeCycle
-from pipecycle.registry import parameters, settings
+from pipecycle.policies.registry import parameters, settings
 
 OWN = '''
 class Lazy:

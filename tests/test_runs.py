@@ -14,8 +14,8 @@ import torch
 from safetensors.numpy import load_file
 
 from pipecycle import Schedule
-from pipecycle.config import Config
-from pipecycle.runs import prepare
+from pipecycle.runs.config import Config
+from pipecycle.runs.run import prepare
 from tests.commands import pipecycle
 
 run = partial(pipecycle, "run")

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from pipecycle import InputError, Markov, Schedule, build, plan
-from pipecycle.energy import UNIT
 from pipecycle.policies import REGISTRY
-from pipecycle.schedule import Sent, Status, busy_groups
-from pipecycle.streams import Ints
-from pipecycle.summary import summarise
+from pipecycle.schedule.schedule import Sent, Status, busy_groups
+from pipecycle.schedule.summary import summarise
+from pipecycle.world.energy import UNIT
+from pipecycle.world.streams import Ints
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pipecycle.errors import InputError
-from pipecycle.sky import clear_sky
-from pipecycle.specs import parse_harvest
+from pipecycle.world.sky import clear_sky
+from pipecycle.world.specs import parse_harvest
 
 
 def days(latitude: float) -> np.ndarray:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipecycle.streams import FEW, Stream, streams
+from pipecycle.world.streams import FEW, Stream, streams
 
 
 def test_a_stream_is_a_function_of_its_key() -> None:

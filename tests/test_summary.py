@@ -6,8 +6,8 @@ import pytest
 
 from pipecycle import plan
 from pipecycle.policies import FedAvg, PipeCycle
-from pipecycle.schedule import Status
-from pipecycle.summary import number, sentences, summarise, warnings
+from pipecycle.schedule.schedule import Status
+from pipecycle.schedule.summary import number, sentences, summarise, warnings
 
 
 def relay() -> dict[str, object]:

@@ -9,10 +9,10 @@ import pandas
 import pytest
 
 from pipecycle import InputError
-from pipecycle.config import Config
-from pipecycle.estimate import estimate
-from pipecycle.runs import prepare, train_folders
-from pipecycle.sweep import collect, expand, read_sweep
+from pipecycle.runs.config import Config
+from pipecycle.runs.estimate import estimate
+from pipecycle.runs.run import prepare, train_folders
+from pipecycle.runs.sweep import collect, expand, read_sweep
 from pipecycle.train.job import Job
 from tests.commands import Done, end, pipecycle, process, until
 
@@ -155,7 +155,7 @@ def test_a_sweep_runs_skips_and_reports(tmp_path: Path) -> None:
 
 
 def test_an_estimate_keeps_few_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipecycle.estimate.SAMPLE", 2)
+    monkeypatch.setattr("pipecycle.runs.estimate.SAMPLE", 2)
     kept: list[int] = []
 
     def tell(done: int, total: int) -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
-from pipecycle.harvest import Harvest
-from pipecycle.lineage import Floats
-from pipecycle.specs import parse_harvest
-from pipecycle.traces import Solar, Spread, Table, first_day, read
+from pipecycle.world.energy import UNIT
+from pipecycle.world.harvest import Harvest
+from pipecycle.world.lineage import Floats
+from pipecycle.world.specs import parse_harvest
+from pipecycle.world.traces import Solar, Spread, Table, first_day, read
 
 
 def units(harvest: Harvest, clients: int, slots: int, trial: int = 0) -> Floats:

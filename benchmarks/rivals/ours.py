@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from pipecycle.config import read_config
-from pipecycle.runs import prepare
+from pipecycle.runs.config import read_config
+from pipecycle.runs.run import prepare
 from pipecycle.train.engine import Engine, train_many
 from pipecycle.train.job import Job, Watch
 from rivals.work import CLIENTS, FOLDER, ROUNDS, STEPS, Report

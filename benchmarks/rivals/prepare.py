@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pipecycle.config import Config
 from pipecycle.data import Split, save_split
-from pipecycle.runs import prepare as plan_and_problem
+from pipecycle.runs.config import Config
+from pipecycle.runs.run import prepare as plan_and_problem
 from rivals.work import BATCH, CLASSES, CLIENTS, LR, ROUNDS, SAMPLES, SHAPE, STEPS
 
 TEST = 1_000

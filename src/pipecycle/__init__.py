@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pipecycle.energy import Costs
 from pipecycle.errors import ActionError, BusyError, EnergyError, InputError
-from pipecycle.harvest import Always, Bernoulli, Markov
-from pipecycle.plan import plan
-from pipecycle.registry import build
-from pipecycle.schedule import Schedule
-from pipecycle.traces import Solar, Spread, Table
-from pipecycle.world import Policy, World
+from pipecycle.policies.registry import build
+from pipecycle.schedule.plan import plan
+from pipecycle.schedule.schedule import Schedule
+from pipecycle.world.contract import Policy, World
+from pipecycle.world.energy import Costs
+from pipecycle.world.harvest import Always, Bernoulli, Markov
+from pipecycle.world.traces import Solar, Spread, Table
 
 __version__ = "0.1.0"
 

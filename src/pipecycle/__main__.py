@@ -1,5 +1,5 @@
 """`python -m pipecycle`."""
 
-from pipecycle.cli import main
+from pipecycle.commands.cli import main
 
 main()

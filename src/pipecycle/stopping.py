@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from attrs import define
 
 if TYPE_CHECKING:
-    from pipecycle.runs import Pace
+    from pipecycle.runs.run import Pace
 
 
 class Interrupted(Exception):

@@ -28,10 +28,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of three schedulers, two trials each, really trained."""
     pytest.importorskip("plotly")
-    from pipecycle.config import Config
     from pipecycle.report import load
     from pipecycle.report.page import page
-    from pipecycle.runs import RunFolder, train_folders
+    from pipecycle.runs.config import Config
+    from pipecycle.runs.run import RunFolder, train_folders
 
     folder = tmp_path_factory.mktemp("browser")
     world = {"world.clients": 20, "world.slots": 500, "look.every": 50, "data.alpha": 0.5}

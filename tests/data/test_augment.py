@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipecycle.data import Augment, Views
 from pipecycle.data.augment import augmentation
 from pipecycle.errors import InputError
-from pipecycle.streams import streams
+from pipecycle.world.streams import streams
 
 
 @pytest.mark.parametrize(

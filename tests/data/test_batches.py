@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipecycle.data import Batches, Split, iid, session_indices
 from pipecycle.errors import InputError
-from pipecycle.streams import streams
+from pipecycle.world.streams import streams
 
 from .conftest import task_of
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from pipecycle.commands.data import app
 from pipecycle.data import CATALOGUE, Entry, dirichlet, iid, load, load_split
-from pipecycle.data.commands import app
 from pipecycle.errors import InputError
 
 

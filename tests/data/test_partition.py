@@ -9,7 +9,7 @@ from pipecycle.data import Split, Task, dirichlet, held_out, iid, load
 from pipecycle.data.partition import _fill
 from pipecycle.data.shares import Floats, labels, log_gammas, weights
 from pipecycle.errors import InputError
-from pipecycle.streams import Ints, Words, streams
+from pipecycle.world.streams import Ints, Words, streams
 
 from .conftest import task_of
 

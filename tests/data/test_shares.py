@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipecycle.data.shares import ONE, labels, log_gammas, uniform, weights
-from pipecycle.streams import streams
+from pipecycle.world.streams import streams
 
 
 def test_uniform_never_reaches_its_ends() -> None:

@@ -29,7 +29,7 @@ def deploy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     """The command, within this process."""
     with warnings.catch_warnings():  # the older typer that Flower asks for uses what click is going to remove
         warnings.simplefilter("ignore")
-        from pipecycle.cli import main
+        from pipecycle.commands.cli import main
 
     def call(*arguments: str, cwd: Path) -> Done:
         monkeypatch.chdir(cwd)

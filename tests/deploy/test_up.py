@@ -26,8 +26,8 @@ from pipecycle.deploy.local.loopback import Failed  # noqa: E402
 from pipecycle.deploy.local.processes import Descendants  # noqa: E402
 from pipecycle.deploy.local.up import Site, Terms, _watch  # noqa: E402
 from pipecycle.deploy.local.view import Tail  # noqa: E402
-from pipecycle.energy import UNIT  # noqa: E402
 from pipecycle.errors import InputError  # noqa: E402
+from pipecycle.world.energy import UNIT  # noqa: E402
 
 from .shared import (  # noqa: E402
     BITS,

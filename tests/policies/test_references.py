@@ -9,10 +9,10 @@ import pytest
 
 from pipecycle import Bernoulli, build, plan
 from pipecycle.errors import ActionError
-from pipecycle.lineage import Lineage
-from pipecycle.plan import Run
 from pipecycle.policies import REGISTRY
-from pipecycle.world import Frugal
+from pipecycle.schedule.plan import Run
+from pipecycle.world.contract import Frugal
+from pipecycle.world.lineage import Lineage
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in REGISTRY),

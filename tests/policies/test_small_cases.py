@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from pipecycle import Schedule, plan
-from pipecycle.energy import UNIT
-from pipecycle.lineage import Kind
 from pipecycle.policies import FLDA, MIFA, CyCP, FedAvg, FedBacys, FedBacysOdd, FedSeq, PipeCycle
 from pipecycle.policies.rotation import Groups
-from pipecycle.schedule import Sent
+from pipecycle.schedule.schedule import Sent
+from pipecycle.world.energy import UNIT
+from pipecycle.world.lineage import Kind
 
 
 def rows(schedule: Schedule, *names: str) -> list[tuple[int, ...]]:

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipecycle import Schedule, build
-from pipecycle.energy import UNIT
-from pipecycle.lineage import Kind
-from pipecycle.plan import Run
 from pipecycle.policies import REGISTRY
-from pipecycle.registry import parameters
-from pipecycle.schedule import Sent
+from pipecycle.policies.registry import parameters
+from pipecycle.schedule.plan import Run
+from pipecycle.schedule.schedule import Sent
+from pipecycle.world.energy import UNIT
+from pipecycle.world.lineage import Kind
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "pipecycle": [{}, {"queue_threshold": 1}, {"rotation": "spread"}, {"relay_mix": 0.3}, {"interval": 1}],

@@ -14,10 +14,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipecycle import InputError, sweep
-from pipecycle.config import SECTIONS, read_config, sections, toml
 from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
 from pipecycle.policies import REGISTRY
-from pipecycle.registry import parameters
+from pipecycle.policies.registry import parameters
+from pipecycle.runs.config import SECTIONS, read_config, sections, toml
 
 SCALARS = st.one_of(
     st.integers(),

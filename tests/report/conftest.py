@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pipecycle import build, plan
-from pipecycle.config import Config
-from pipecycle.energy import UNIT
-from pipecycle.specs import parse_harvest
+from pipecycle.runs.config import Config
+from pipecycle.world.energy import UNIT
+from pipecycle.world.specs import parse_harvest
 
 Make = Callable[..., Path]
 

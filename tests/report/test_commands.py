@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from pipecycle import InputError
-from pipecycle.report.commands import figures, report, tables
+from pipecycle.commands.reporting import figures, report, tables
 
 
 @pytest.fixture

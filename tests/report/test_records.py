@@ -8,10 +8,10 @@ import attrs
 import pytest
 
 from pipecycle import InputError, Schedule
-from pipecycle.config import Config
 from pipecycle.report import load
 from pipecycle.report.records import read
-from pipecycle.runs import RunFolder
+from pipecycle.runs.config import Config
+from pipecycle.runs.run import RunFolder
 
 
 def test_trials_of_one_configuration_are_one_group(make, tmp_path: Path) -> None:

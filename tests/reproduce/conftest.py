@@ -7,10 +7,10 @@ import numpy as np
 import pandas
 import pytest
 
-from pipecycle.config import Config
 from pipecycle.reproduce.results import Results
 from pipecycle.reproduce.study import Study, study
-from pipecycle.sweep import flat
+from pipecycle.runs.config import Config
+from pipecycle.runs.sweep import flat
 
 
 def run(

@@ -12,9 +12,9 @@ import pandas
 import pytest
 
 from pipecycle import InputError
-from pipecycle.config import read_config
 from pipecycle.reproduce import grid, results
 from pipecycle.reproduce.regimes import REGIME
+from pipecycle.runs.config import read_config
 from tests.commands import end, pipecycle, process, until
 
 SMALL = """

@@ -8,7 +8,7 @@ import pytest
 from pipecycle.reproduce import grid
 from pipecycle.reproduce.results import Results
 from pipecycle.reproduce.study import key_of, key_of_config, study
-from pipecycle.sweep import flat
+from pipecycle.runs.sweep import flat
 from pipecycle.train.history import saturated
 
 

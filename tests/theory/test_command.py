@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipecycle.config import Config
-from pipecycle.runs import RunFolder, train_folders
+from pipecycle.runs.config import Config
+from pipecycle.runs.run import RunFolder, train_folders
 from tests.commands import ctrl_c, pipecycle
 
 run = partial(pipecycle, "theory", columns=120)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pipecycle import InputError
-from pipecycle.config import Config
 from pipecycle.report.records import Metrics, Record, read
-from pipecycle.runs import RunFolder, prepare, train_folders
+from pipecycle.runs.config import Config
+from pipecycle.runs.run import RunFolder, prepare, train_folders
 from pipecycle.theory import bounds, expected_events
 from pipecycle.theory.estimate import constants
 from pipecycle.theory.measure import Measured, blew_up, measure

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from pipecycle import InputError, Schedule, build, plan
-from pipecycle.config import Config
-from pipecycle.lineage import Kind
+from pipecycle.runs.config import Config
 from pipecycle.theory import stable_curvature
 from pipecycle.theory.plans import Planned, plan_at, planned, recommend, recommend_measured, system_of
+from pipecycle.world.lineage import Kind
 
 BASE = Config().changed({"world.slots": 1500, "world.harvest": "always"})
 

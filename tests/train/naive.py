@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipecycle.data import session_indices
-from pipecycle.energy import UNIT
-from pipecycle.harvest import rows
-from pipecycle.schedule import Schedule, Sent
-from pipecycle.specs import parse_harvest
-from pipecycle.streams import streams
+from pipecycle.schedule.schedule import Schedule, Sent
 from pipecycle.train.problems import Problem
+from pipecycle.world.energy import UNIT
+from pipecycle.world.harvest import rows
+from pipecycle.world.specs import parse_harvest
+from pipecycle.world.streams import streams
 
 Model = dict[str, Tensor]
 """Parameters by name."""

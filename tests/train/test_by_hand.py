@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 from pipecycle import Schedule, plan
 from pipecycle.data import Split, Task
-from pipecycle.harvest import Bernoulli
 from pipecycle.policies import FLDA, MIFA, FedSeq, PipeCycle
 from pipecycle.train.engine import train_many
 from pipecycle.train.job import Job, Watch
 from pipecycle.train.problems import Problem, Recipe, problem
 from pipecycle.train.sessions import LocalSGD
+from pipecycle.world.harvest import Bernoulli
 
 from .naive import Training, vector
 

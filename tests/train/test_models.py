@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from pipecycle.errors import InputError
-from pipecycle.models import PRESETS, build, check, flatten, size, split, unflatten
-from pipecycle.streams import streams
+from pipecycle.train.models import PRESETS, build, check, flatten, size, split, unflatten
+from pipecycle.world.streams import streams
 
 CIFAR = (3, 32, 32)
 

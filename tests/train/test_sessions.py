@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipecycle.errors import InputError
-from pipecycle.models import build, flatten, size, split, unflatten
-from pipecycle.streams import streams
 from pipecycle.train.examiner import Examiner
 from pipecycle.train.loop import Loop
+from pipecycle.train.models import build, flatten, size, split, unflatten
 from pipecycle.train.sessions import LocalSGD, Teachers, Trained
 from pipecycle.train.stacked import Stacked, executor, stacked_path
+from pipecycle.world.streams import streams
 
 CLASSES = 10
 OPTIONS = {
@@ -232,11 +232,11 @@ def test_bad_input_gets_one_sentence() -> None:
 
 def interpreted() -> None:
     """The kernels, run by Triton's interpreter on the CPU, against the loop."""
-    from pipecycle.models import convolutional
     from pipecycle.train.kernels_chain import layers
     from pipecycle.train.kernels_conv import ConvStack
     from pipecycle.train.kernels_look import ConvLogits
     from pipecycle.train.kernels_plan import fits
+    from pipecycle.train.models import convolutional
 
     random = torch.Generator().manual_seed(1)
     for shape, sgd, gaps in [((3, 16, 18), LocalSGD(), True), ((1, 17, 16), OPTIONS["all"], False)]:

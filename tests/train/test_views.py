@@ -20,17 +20,17 @@ from torch import Tensor
 from pipecycle import InputError, build, plan
 from pipecycle.data import Augment, Task, Views
 from pipecycle.data.augment import augmentation
-from pipecycle.models import build as build_model
-from pipecycle.models import flatten
-from pipecycle.streams import streams
 from pipecycle.train.checkpoint import load_job, save_job
 from pipecycle.train.engine import Engine, alike, train_many
 from pipecycle.train.job import Job, Watch
 from pipecycle.train.loop import Loop
+from pipecycle.train.models import build as build_model
+from pipecycle.train.models import flatten
 from pipecycle.train.problems import Problem, Recipe, problem
 from pipecycle.train.sessions import LocalSGD, Teachers, Trained
 from pipecycle.train.stacked import Stacked
 from pipecycle.train.views import Frame
+from pipecycle.world.streams import streams
 
 CLASSES = 10
 

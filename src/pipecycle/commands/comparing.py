@@ -14,15 +14,15 @@ from rich.table import Table
 
 from pipecycle.commands.shared import ConfigFile, HarvestSpec, Json, Settings, check_execution, configured
 from pipecycle.commands.sweeping import carry_out, save_results, tell_failed
-from pipecycle.compare import DEMO, POLICIES, captions, comparison, references
-from pipecycle.config import Config
 from pipecycle.data.augment import FORMS
 from pipecycle.files import writable_folder, write
-from pipecycle.registry import policy_class
+from pipecycle.policies.registry import policy_class
 from pipecycle.report.tables import check_target
+from pipecycle.runs.compare import DEMO, POLICIES, captions, comparison, references
+from pipecycle.runs.config import Config
+from pipecycle.runs.sweep import check_runs
+from pipecycle.schedule.summary import number
 from pipecycle.screen import screen
-from pipecycle.summary import number
-from pipecycle.sweep import check_runs
 
 
 def compare(

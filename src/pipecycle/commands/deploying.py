@@ -19,8 +19,8 @@ from pipecycle.deploy.local.project import write_app
 from pipecycle.deploy.local.view import Tail, View
 from pipecycle.deploy.wire.settings import NodeSettings, RunSettings, Scalar
 from pipecycle.errors import InputError
-from pipecycle.registry import convert, nearest, parameters, policy_class
-from pipecycle.specs import FORMS
+from pipecycle.policies.registry import convert, nearest, parameters, policy_class
+from pipecycle.world.specs import FORMS
 
 if TYPE_CHECKING:
     from pipecycle.deploy.local.federation import Federation
@@ -271,7 +271,7 @@ def _options(
     elif data is not None:
         named["data"] = data
     if model is not None and ":" not in model:
-        from pipecycle.models import PRESETS
+        from pipecycle.train.models import PRESETS
 
         if model not in PRESETS:
             raise InputError(f"--model {model}: {nearest(model, PRESETS)}, or your own as module:factory")

@@ -24,15 +24,15 @@ from pipecycle.commands.shared import (
     Trial,
     configured,
 )
-from pipecycle.config import Config
 from pipecycle.errors import InputError
 from pipecycle.files import writable
-from pipecycle.picture import pipeline
-from pipecycle.registry import parameters
-from pipecycle.runs import planning
-from pipecycle.schedule import Schedule
+from pipecycle.policies.registry import parameters
+from pipecycle.runs.config import Config
+from pipecycle.runs.run import planning
+from pipecycle.schedule.picture import pipeline
+from pipecycle.schedule.schedule import Schedule
+from pipecycle.schedule.summary import number, sentences, summarise, warnings
 from pipecycle.screen import lead, progress, screen
-from pipecycle.summary import number, sentences, summarise, warnings
 
 
 def plan(

@@ -19,15 +19,15 @@ from rich.console import Console
 from pipecycle import __version__
 from pipecycle.commands.shared import Json, check_execution
 from pipecycle.commands.sweeping import carry_out, duration, foresee, tell_failed
-from pipecycle.config import Config
 from pipecycle.files import writable_folder
 from pipecycle.reproduce import grid, results
 from pipecycle.reproduce.results import Results
-from pipecycle.runs import RunFolder
+from pipecycle.runs.config import Config
+from pipecycle.runs.run import RunFolder
+from pipecycle.runs.sweep import Sweep, check_runs
+from pipecycle.runs.workers import Tally
+from pipecycle.schedule.summary import number
 from pipecycle.screen import screen
-from pipecycle.summary import number
-from pipecycle.sweep import Sweep, check_runs
-from pipecycle.workers import Tally
 
 
 def reproduce(

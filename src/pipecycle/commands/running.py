@@ -30,14 +30,14 @@ from pipecycle.commands.shared import (
     configured,
     stopped,
 )
-from pipecycle.config import Config
 from pipecycle.data.augment import FORMS
 from pipecycle.files import writable_folder
-from pipecycle.folders import clear
-from pipecycle.runs import RunFolder, train_folders
+from pipecycle.runs.config import Config
+from pipecycle.runs.folders import clear
+from pipecycle.runs.run import RunFolder, train_folders
+from pipecycle.schedule.summary import number
 from pipecycle.screen import lead, screen
 from pipecycle.stopping import Interrupted
-from pipecycle.summary import number
 
 if TYPE_CHECKING:
     from pipecycle.train.engine import Engine

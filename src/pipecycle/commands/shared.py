@@ -11,11 +11,11 @@ import attrs
 import typer
 
 from pipecycle.checks import MOST_WORKERS, at_least, seconds
-from pipecycle.config import Config, read_config
 from pipecycle.errors import InputError, shown
-from pipecycle.registry import parameters, policy_class
-from pipecycle.specs import FORMS
+from pipecycle.policies.registry import parameters, policy_class
+from pipecycle.runs.config import Config, read_config
 from pipecycle.stopping import Interrupted
+from pipecycle.world.specs import FORMS
 
 Groups = Annotated[int | None, typer.Option(help="Concurrent groups G, for policies that have groups. \\[default: 2]")]
 Delta = Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.5]")]

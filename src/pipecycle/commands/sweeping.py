@@ -12,17 +12,17 @@ import typer
 from rich.console import Console
 
 from pipecycle.commands.shared import ConfigFile, Json, Settings, check_execution, configured, stopped
-from pipecycle.config import SECTIONS, Config, toml
 from pipecycle.errors import InputError, shown
-from pipecycle.estimate import Estimate, estimate
 from pipecycle.files import writable_folder, write
-from pipecycle.registry import parameters, policy_class
-from pipecycle.runs import RunFolder
+from pipecycle.policies.registry import parameters, policy_class
+from pipecycle.runs.config import SECTIONS, Config, toml
+from pipecycle.runs.estimate import Estimate, estimate
+from pipecycle.runs.run import RunFolder
+from pipecycle.runs.sweep import check_runs, collect, read_sweep
+from pipecycle.runs.workers import Tally, execute, execute_on_ray
+from pipecycle.schedule.summary import number
 from pipecycle.screen import lead, progress, screen
 from pipecycle.stopping import Interrupted
-from pipecycle.summary import number
-from pipecycle.sweep import check_runs, collect, read_sweep
-from pipecycle.workers import Tally, execute, execute_on_ray
 
 
 def sweep(

@@ -22,9 +22,9 @@ from pipecycle.commands.shared import (
     check_execution,
     configured,
 )
-from pipecycle.config import Config
 from pipecycle.errors import InputError, shown
 from pipecycle.files import writable, write
+from pipecycle.runs.config import Config
 from pipecycle.screen import progress, screen
 from pipecycle.theory.plans import Planned, plan_at
 from pipecycle.theory.study import Family, Study, families, finite, largest

@@ -14,7 +14,7 @@ import numpy as np
 from attrs import frozen
 
 from pipecycle.errors import InputError
-from pipecycle.streams import Ints, Words
+from pipecycle.world.streams import Ints, Words
 
 FORMS = "flip, crop:N or crop:N+flip"
 _FORM = re.compile(r"(?:crop:([1-9]\d{0,3}))?(\+?flip)?")

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from pipecycle.data.augment import Augment
 from pipecycle.data.split import Split
 from pipecycle.errors import InputError
-from pipecycle.streams import Ints, Words, streams
+from pipecycle.world.streams import Ints, Words, streams
 
 CHUNK = 1 << 16
 """Words made at a time: large enough to hide the calls, small enough to stay in cache."""

@@ -12,7 +12,7 @@ from pipecycle.arrays import read_arrays
 from pipecycle.data.scale import Bytes
 from pipecycle.data.task import Task
 from pipecycle.errors import InputError
-from pipecycle.streams import Ints
+from pipecycle.world.streams import Ints
 
 RECORD = 1 + 3 * 32 * 32
 KEYS = ("x_train", "y_train", "x_test", "y_test")

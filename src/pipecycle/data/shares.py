@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pipecycle.streams import Draw, Ints, Words, raw
+from pipecycle.world.streams import Draw, Ints, Words, raw
 
 Floats = NDArray[np.float64]
 ONE = 1 << 31

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from pipecycle.data.task import Task
 from pipecycle.errors import InputError
-from pipecycle.streams import Ints
+from pipecycle.world.streams import Ints
 
 
 @frozen(eq=False, repr=False)

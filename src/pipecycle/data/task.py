@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pipecycle.data.scale import UNIT, Floats, Scale, measured, named_scale
 from pipecycle.errors import InputError
-from pipecycle.streams import Ints
+from pipecycle.world.streams import Ints
 
 MOST_CLASSES = 1 << 16
 

@@ -11,7 +11,7 @@ from pipecycle.policies.isolated import Isolated
 from pipecycle.policies.mifa import MIFA
 from pipecycle.policies.pipecycle import PipeCycle
 from pipecycle.policies.pipecycle_plus import PipeCyclePlus
-from pipecycle.world import Policy
+from pipecycle.world.contract import Policy
 
 REGISTRY: dict[str, type[Policy]] = {
     policy.name: policy

@@ -16,8 +16,8 @@ from attrs import define, field
 from pipecycle.checks import MOST_CLIENTS, MOST_GROUPS, MOST_SLOTS, at_least
 from pipecycle.policies.clock import epoch_length, round_length
 from pipecycle.policies.steps import rule, step_setting
-from pipecycle.streams import Ints
-from pipecycle.world import Grouping, World
+from pipecycle.world.contract import Grouping, World
+from pipecycle.world.streams import Ints
 
 
 @define(slots=False, eq=False)

@@ -13,8 +13,8 @@ from attrs import define, field
 
 from pipecycle.checks import MOST_SLOTS, at_least
 from pipecycle.policies.clock import epoch_length
-from pipecycle.streams import Ints
-from pipecycle.world import Grouping, World
+from pipecycle.world.contract import Grouping, World
+from pipecycle.world.streams import Ints
 
 
 @define(slots=False, eq=False)

@@ -16,11 +16,11 @@ from attrs import define, field
 
 from pipecycle.checks import MOST_GROUPS, MOST_SLOTS, at_least, one_of
 from pipecycle.errors import InputError
-from pipecycle.lineage import Kind
 from pipecycle.policies.rotation import Groups, Rotation, group_cap
 from pipecycle.policies.steps import rule, step_setting
-from pipecycle.streams import Ints
-from pipecycle.world import Grouping, World
+from pipecycle.world.contract import Grouping, World
+from pipecycle.world.lineage import Kind
+from pipecycle.world.streams import Ints
 
 
 @define(slots=False, eq=False)

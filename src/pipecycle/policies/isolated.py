@@ -11,8 +11,8 @@ from typing import ClassVar
 import numpy as np
 from attrs import define
 
-from pipecycle.streams import Ints
-from pipecycle.world import Grouping, World
+from pipecycle.world.contract import Grouping, World
+from pipecycle.world.streams import Ints
 
 
 @define(slots=False, eq=False)

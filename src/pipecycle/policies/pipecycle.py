@@ -13,10 +13,10 @@ from typing import ClassVar
 from attrs import define, field, frozen
 
 from pipecycle.checks import MOST_CLIENTS, MOST_GROUPS, MOST_SLOTS, at_least, one_of, share
-from pipecycle.lineage import Kind
 from pipecycle.policies.rotation import Group, Groups, Rotation, group_cap
-from pipecycle.streams import Ints
-from pipecycle.world import Grouping, World
+from pipecycle.world.contract import Grouping, World
+from pipecycle.world.lineage import Kind
+from pipecycle.world.streams import Ints
 
 
 @frozen

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 from attrs import define, field
 
 from pipecycle.checks import share
-from pipecycle.lineage import Kind
 from pipecycle.policies.pipecycle import Hub, Pipeline
 from pipecycle.policies.steps import KAPPA, LagStable
-from pipecycle.world import World
+from pipecycle.world.contract import World
+from pipecycle.world.lineage import Kind
 
 
 @define(slots=False, eq=False)

@@ -8,9 +8,9 @@ import numpy as np
 from attrs import define, field
 from numpy.typing import NDArray
 
-from pipecycle.energy import Quanta
-from pipecycle.streams import Ints
-from pipecycle.world import World
+from pipecycle.world.contract import World
+from pipecycle.world.energy import Quanta
+from pipecycle.world.streams import Ints
 
 _NOBODY: Ints = np.empty(0, np.int64)
 

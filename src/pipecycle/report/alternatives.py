@@ -7,7 +7,7 @@ from typing import Any
 
 from pipecycle.report.records import Group
 from pipecycle.report.tables import Row, to_target
-from pipecycle.summary import number
+from pipecycle.schedule.summary import number
 
 
 def alternatives(groups: Sequence[Group], rows: Sequence[Row], data: dict[str, Any]) -> dict[str, str]:

@@ -8,14 +8,14 @@ import numpy as np
 from attrs import frozen
 
 from pipecycle.arrays import read_arrays
-from pipecycle.energy import UNIT, quanta
 from pipecycle.errors import InputError
-from pipecycle.harvest import rows
-from pipecycle.lineage import Floats
 from pipecycle.report.records import Record
-from pipecycle.schedule import Schedule
-from pipecycle.specs import parse_harvest
-from pipecycle.streams import Ints
+from pipecycle.schedule.schedule import Schedule
+from pipecycle.world.energy import UNIT, quanta
+from pipecycle.world.harvest import rows
+from pipecycle.world.lineage import Floats
+from pipecycle.world.specs import parse_harvest
+from pipecycle.world.streams import Ints
 
 
 @frozen(eq=False)

@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 from attrs import frozen
 
-from pipecycle.energy import UNIT
-from pipecycle.lineage import Floats
 from pipecycle.report.records import Group, Record
+from pipecycle.world.energy import UNIT
+from pipecycle.world.lineage import Floats
 
 Axis = Literal["slot", "energy"]
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
 from pipecycle.report.battery import levels
 from pipecycle.report.curves import Axis, curve
@@ -20,6 +19,7 @@ from pipecycle.report.payload import coverage, lag, participation
 from pipecycle.report.records import Group
 from pipecycle.report.styles import CHAINS, Style, styles
 from pipecycle.report.tables import Row, always, default_target, summary_rows
+from pipecycle.world.energy import UNIT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

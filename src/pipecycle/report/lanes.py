@@ -8,9 +8,9 @@ from heapq import heappop, heappush
 import numpy as np
 from attrs import frozen
 
-from pipecycle.lineage import Kind
-from pipecycle.schedule import Schedule, Status
-from pipecycle.streams import Ints
+from pipecycle.schedule.schedule import Schedule, Status
+from pipecycle.world.lineage import Kind
+from pipecycle.world.streams import Ints
 
 
 @frozen

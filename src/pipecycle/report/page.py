@@ -12,7 +12,6 @@ from typing import Any
 import attrs
 
 from pipecycle import __version__
-from pipecycle.config import SECTIONS
 from pipecycle.errors import InputError
 from pipecycle.report import story
 from pipecycle.report.alternatives import alternatives
@@ -20,7 +19,8 @@ from pipecycle.report.markup import html_table
 from pipecycle.report.payload import Step, payload
 from pipecycle.report.records import Group
 from pipecycle.report.tables import Table, default_target, summary_rows, tables
-from pipecycle.summary import number
+from pipecycle.runs.config import SECTIONS
+from pipecycle.schedule.summary import number
 
 
 def page(

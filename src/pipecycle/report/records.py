@@ -13,15 +13,15 @@ import attrs
 import numpy as np
 from attrs import frozen
 
-from pipecycle import folders
-from pipecycle.config import Config, read_recorded
 from pipecycle.errors import InputError
 from pipecycle.files import reason
-from pipecycle.lineage import Floats
 from pipecycle.policies import REGISTRY
-from pipecycle.registry import recorded
-from pipecycle.schedule import Schedule
-from pipecycle.summary import summarise
+from pipecycle.policies.registry import recorded
+from pipecycle.runs import folders
+from pipecycle.runs.config import Config, read_recorded
+from pipecycle.schedule.schedule import Schedule
+from pipecycle.schedule.summary import summarise
+from pipecycle.world.lineage import Floats
 
 SECTIONS = ("world", "data", "train", "look")
 
@@ -89,7 +89,7 @@ class Record:
 
     @cached_property
     def figures(self) -> dict[str, Any]:
-        """The schedule in figures (see `pipecycle.summary`)."""
+        """The schedule in figures (see `pipecycle.schedule.summary`)."""
         return summarise(self.schedule)
 
     @cached_property

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipecycle.report.records import Group
 from pipecycle.report.tables import Row, accuracies, always, best_of, paired
-from pipecycle.summary import number, warnings
+from pipecycle.schedule.summary import number, warnings
 
 
 def compared(groups: Sequence[Group]) -> str:

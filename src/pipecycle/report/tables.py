@@ -10,9 +10,9 @@ import numpy as np
 from attrs import frozen
 
 from pipecycle.errors import InputError
-from pipecycle.lineage import Floats
 from pipecycle.report.records import Group, Record
-from pipecycle.summary import number
+from pipecycle.schedule.summary import number
+from pipecycle.world.lineage import Floats
 
 Row = dict[str, Any]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from pipecycle.checks import MOST_RUNS
-from pipecycle.config import Config
 from pipecycle.errors import InputError, shown
-from pipecycle.registry import nearest
-from pipecycle.specs import parse_harvest
-from pipecycle.sweep import Sweep, flat, read_sweep
+from pipecycle.policies.registry import nearest
+from pipecycle.runs.config import Config
+from pipecycle.runs.sweep import Sweep, flat, read_sweep
+from pipecycle.world.specs import parse_harvest
 
 PAPER, SENSITIVITY, REGIMES = "paper.toml", "sensitivity.toml", "regimes.toml"
 WORDS = {"policy": "policy", "groups": "policy.groups", "delta": "delta", "data": "distribution", "part": "part"}

@@ -14,7 +14,7 @@ from pipecycle.reproduce.regimes import ABOUT, RULE, Reading, choose, verdict
 from pipecycle.reproduce.study import LEARNT, Study
 from pipecycle.reproduce.tables import label, signed, trials
 from pipecycle.reproduce.verdicts import Finding
-from pipecycle.summary import number
+from pipecycle.schedule.summary import number
 
 PROTOCOL: Mapping[str, tuple[Any, str]] = {
     "data.name": ("cifar10", "the data are {}, the paper's CIFAR-10"),

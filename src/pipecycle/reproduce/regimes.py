@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from attrs import field, frozen
 
-from pipecycle.config import Config
 from pipecycle.files import write
 from pipecycle.report.markup import markdown
 from pipecycle.report.tables import Table
@@ -19,7 +18,8 @@ from pipecycle.reproduce import grid, paper
 from pipecycle.reproduce.results import Results, code, load
 from pipecycle.reproduce.study import Cell, key_of_config, trials_by_cell
 from pipecycle.reproduce.tables import MISSING, label, signed
-from pipecycle.summary import number
+from pipecycle.runs.config import Config
+from pipecycle.schedule.summary import number
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -15,8 +15,8 @@ from attrs import frozen
 import pipecycle
 from pipecycle.errors import InputError
 from pipecycle.files import reason, write
-from pipecycle.runs import RunFolder
-from pipecycle.sweep import collect
+from pipecycle.runs.run import RunFolder
+from pipecycle.runs.sweep import collect
 
 if TYPE_CHECKING:
     import pandas

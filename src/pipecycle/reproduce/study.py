@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from attrs import field, frozen
 
-from pipecycle.config import BY_THE_MODEL, Config
 from pipecycle.errors import InputError
-from pipecycle.lineage import Floats
-from pipecycle.registry import convert, defaults, parameters, policy_class
+from pipecycle.policies.registry import convert, defaults, parameters, policy_class
 from pipecycle.reproduce import grid, paper
 from pipecycle.reproduce.results import Results
+from pipecycle.runs.config import BY_THE_MODEL, Config
 from pipecycle.train.history import saturated
+from pipecycle.world.lineage import Floats
 
 if TYPE_CHECKING:
     import pandas

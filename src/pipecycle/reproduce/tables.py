@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from pipecycle.config import Config
 from pipecycle.report.tables import Table, counted, standard_error
 from pipecycle.reproduce import paper
 from pipecycle.reproduce.study import LEARNT, Cell, Kind, Study, Value, key_of_config
-from pipecycle.sweep import flat
+from pipecycle.runs.config import Config
+from pipecycle.runs.sweep import flat
 from pipecycle.theory import chain_coverage
 
 MISSING = "·"

@@ -17,12 +17,12 @@ from attrs import frozen
 from torch import Tensor
 
 from pipecycle.errors import InputError
-from pipecycle.lineage import Floats
-from pipecycle.models import split as unflatten
-from pipecycle.schedule import Schedule
-from pipecycle.streams import streams
+from pipecycle.schedule.schedule import Schedule
 from pipecycle.theory.system import Constants
+from pipecycle.train.models import split as unflatten
 from pipecycle.train.problems import Problem, on_device
+from pipecycle.world.lineage import Floats
+from pipecycle.world.streams import streams
 
 SAMPLES = 1024
 """The global curvature is taken on this many samples at most."""

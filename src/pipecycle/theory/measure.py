@@ -13,13 +13,11 @@ import numpy as np
 from attrs import frozen
 from torch import Tensor
 
-from pipecycle.ancestry import mean
 from pipecycle.errors import InputError
-from pipecycle.lineage import Recipe
 from pipecycle.report.records import Metrics, Record
-from pipecycle.runs import prepare
-from pipecycle.schedule import Schedule
-from pipecycle.streams import streams
+from pipecycle.runs.run import prepare
+from pipecycle.schedule.ancestry import mean
+from pipecycle.schedule.schedule import Schedule
 from pipecycle.theory import bounds, rates
 from pipecycle.theory.estimate import (
     Estimate,
@@ -39,6 +37,8 @@ from pipecycle.theory.system import System
 from pipecycle.train.analysis import evaluate, version_recipe
 from pipecycle.train.engine import Engine, pick_device
 from pipecycle.train.sessions import steady
+from pipecycle.world.lineage import Recipe
+from pipecycle.world.streams import streams
 
 Progress = Callable[[str, float], None]
 """What is being done, and how much of it (0 to 1)."""

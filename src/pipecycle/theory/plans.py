@@ -13,20 +13,20 @@ import attrs
 import numpy as np
 from attrs import frozen
 
-from pipecycle.ancestry import mean
-from pipecycle.config import Config
-from pipecycle.energy import units
 from pipecycle.errors import InputError
-from pipecycle.harvest import Bernoulli
+from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.policies.steps import stability_limit
-from pipecycle.registry import parameters, policy_class
 from pipecycle.report.tables import paired
-from pipecycle.runs import planning
-from pipecycle.schedule import Schedule
-from pipecycle.specs import parse_harvest
+from pipecycle.runs.config import Config
+from pipecycle.runs.run import planning
+from pipecycle.schedule.ancestry import mean
+from pipecycle.schedule.schedule import Schedule
 from pipecycle.theory import rates
 from pipecycle.theory.stability import stable_curvature, steps
 from pipecycle.theory.system import System
+from pipecycle.world.energy import units
+from pipecycle.world.harvest import Bernoulli
+from pipecycle.world.specs import parse_harvest
 
 SUBJECT = ("pipecycle", "pipecycle+")
 """What the paper's rates and chains are about; its bounds are about the first alone."""

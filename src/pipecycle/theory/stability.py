@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from pipecycle.ancestry import mean
 from pipecycle.errors import InputError
-from pipecycle.lineage import Floats
 from pipecycle.policies.steps import stability_limit
-from pipecycle.schedule import Schedule
-from pipecycle.streams import Ints
+from pipecycle.schedule.ancestry import mean
+from pipecycle.schedule.schedule import Schedule
+from pipecycle.world.lineage import Floats
+from pipecycle.world.streams import Ints
 
 
 def errors(part: float, lag: int, count: int) -> Floats:

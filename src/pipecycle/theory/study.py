@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import frozen
 
-from pipecycle.config import Config
 from pipecycle.errors import InputError
-from pipecycle.registry import parameters, policy_class
+from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.report.records import Record, load
+from pipecycle.runs.config import Config
 from pipecycle.theory import bounds, rates
 from pipecycle.theory.plans import SUBJECT, Advice, Planned, figures, recommend, recommend_measured
 from pipecycle.theory.rates import KINDS

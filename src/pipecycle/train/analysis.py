@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipecycle.lineage import Recipe
-from pipecycle.schedule import Schedule
-from pipecycle.streams import Ints
+from pipecycle.schedule.schedule import Schedule
 from pipecycle.train.engine import train_many
 from pipecycle.train.job import Job, Watch
 from pipecycle.train.problems import Problem
+from pipecycle.world.lineage import Recipe
+from pipecycle.world.streams import Ints
 
 Terms = dict[int, list[tuple[int, float]]]
 

@@ -14,7 +14,7 @@ from attrs import frozen
 from torch import Tensor
 
 from pipecycle.errors import InputError
-from pipecycle.schedule import Schedule
+from pipecycle.schedule.schedule import Schedule
 from pipecycle.train.examiner import Examiner, Pending
 from pipecycle.train.history import History
 from pipecycle.train.job import Job, Watch

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pipecycle.models import split
 from pipecycle.train.history import Score
 from pipecycle.train.kernels_chain import layers
 from pipecycle.train.kernels_look import ConvLogits
+from pipecycle.train.models import split
 from pipecycle.train.sessions import Precision, steady
 from pipecycle.train.stacked import stacked_path
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pipecycle.schedule import Schedule
-from pipecycle.streams import Ints
+from pipecycle.schedule.schedule import Schedule
+from pipecycle.world.streams import Ints
 
 Flags = NDArray[np.bool_]
 

@@ -11,9 +11,9 @@ import attrs
 import numpy as np
 from attrs import define, field, frozen
 
-from pipecycle.energy import UNIT
-from pipecycle.schedule import Schedule
-from pipecycle.streams import Ints
+from pipecycle.schedule.schedule import Schedule
+from pipecycle.world.energy import UNIT
+from pipecycle.world.streams import Ints
 
 if TYPE_CHECKING:
     import pandas

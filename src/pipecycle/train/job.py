@@ -12,16 +12,16 @@ from torch import Tensor
 
 from pipecycle.checks import MOST_SLOTS, at_least, one_of, some_units
 from pipecycle.errors import InputError
-from pipecycle.lineage import Floats, Kind
-from pipecycle.schedule import Schedule
-from pipecycle.serving import serve, served
-from pipecycle.streams import Ints
+from pipecycle.schedule.schedule import Schedule
+from pipecycle.schedule.serving import serve, served
 from pipecycle.train.graph import Graph
 from pipecycle.train.history import Checkpoint, EarlyStop, History, Row, Score, checkpoints, current_sessions
 from pipecycle.train.pool import Pool
 from pipecycle.train.problems import Problem, session_numbers
 from pipecycle.train.recipes import evaluate, tabulate
 from pipecycle.train.teachers import Table
+from pipecycle.world.lineage import Floats, Kind
+from pipecycle.world.streams import Ints
 
 Callback = Callable[["Job", Row], None]
 

@@ -7,8 +7,8 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from pipecycle.models import split
 from pipecycle.train.kernels_chain import Chain, layers
+from pipecycle.train.models import split
 from pipecycle.train.sessions import Base, LocalSGD, Teachers, Trained, Work, steady
 from pipecycle.train.views import Frame
 

@@ -10,15 +10,15 @@ from attrs import evolve, field, frozen
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from pipecycle import models
 from pipecycle.checks import MOST_BATCH, at_least, flag, number, share
 from pipecycle.data import Augment, Batches, Split, Task, Views, dirichlet, iid, load
 from pipecycle.data.augment import augmentation
 from pipecycle.errors import InputError, shown
-from pipecycle.schedule import Schedule
-from pipecycle.streams import Ints, streams
+from pipecycle.schedule.schedule import Schedule
+from pipecycle.train import models
 from pipecycle.train.sessions import LocalSGD
 from pipecycle.train.views import Frame
+from pipecycle.world.streams import Ints, streams
 
 
 @frozen

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pipecycle.checks import number
 from pipecycle.errors import InputError
-from pipecycle.models import size
+from pipecycle.train.models import size
 from pipecycle.train.views import Frame
 
 Precision = Literal["fp32", "tf32", "bf16"]

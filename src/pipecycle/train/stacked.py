@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from pipecycle.errors import InputError
-from pipecycle.models import split
 from pipecycle.train.kernels_chain import DenseStack, dense, layers
 from pipecycle.train.kernels_conv import LARGEST_BATCH, ConvStack
 from pipecycle.train.kernels_plan import fits
 from pipecycle.train.loop import Loop
+from pipecycle.train.models import split
 from pipecycle.train.sessions import PRECISIONS, Base, LocalSGD, Precision, Teachers, Trained, Work, steady
 from pipecycle.train.views import Frame
 

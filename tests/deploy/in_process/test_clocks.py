@@ -18,9 +18,9 @@ from flwr.app import Message
 from pipecycle.deploy.node.ledger import Account
 from pipecycle.deploy.server.fleet import LiveFleet
 from pipecycle.deploy.server.forecast import Forecast
-from pipecycle.energy import UNIT
 from pipecycle.policies import REGISTRY
-from pipecycle.schedule import Status
+from pipecycle.schedule.schedule import Status
+from pipecycle.world.energy import UNIT
 
 from ..shared import read_trace
 

@@ -18,9 +18,9 @@ from flwr.clientapp import ClientApp
 
 from pipecycle import Bernoulli
 from pipecycle.deploy.apps import client_app
-from pipecycle.energy import UNIT
 from pipecycle.policies import REGISTRY
-from pipecycle.schedule import Status
+from pipecycle.schedule.schedule import Status
+from pipecycle.world.energy import UNIT
 
 from ..local_grid import VirtualTime
 from ..shared import audit

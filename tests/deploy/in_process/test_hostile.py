@@ -15,8 +15,8 @@ pytest.importorskip("flwr")
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from pipecycle.energy import UNIT
-from pipecycle.schedule import Status
+from pipecycle.schedule.schedule import Status
+from pipecycle.world.energy import UNIT
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]

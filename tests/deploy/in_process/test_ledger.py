@@ -23,7 +23,7 @@ from pipecycle.deploy.node.session import attend
 from pipecycle.deploy.server.model import own
 from pipecycle.deploy.wire.arrays import write_arrays
 from pipecycle.deploy.wire.protocol import Order
-from pipecycle.energy import UNIT
+from pipecycle.world.energy import UNIT
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]

@@ -18,7 +18,7 @@ from flwr.app import Message
 from pipecycle.deploy import client_app
 from pipecycle.deploy.node import trainer
 from pipecycle.deploy.wire.protocol import Order
-from pipecycle.energy import UNIT
+from pipecycle.world.energy import UNIT
 
 from ..local_grid import VirtualTime
 from ..shared import read_trace

@@ -20,8 +20,8 @@ from pipecycle.deploy import RunSettings, with_battery
 from pipecycle.deploy.node.battery import PATIENCE, Gauge
 from pipecycle.deploy.node.session import attend
 from pipecycle.deploy.wire.protocol import Order
-from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
+from pipecycle.world.energy import UNIT
 
 from ..local_grid import VirtualTime
 

@@ -24,9 +24,9 @@ from pipecycle.deploy.server.model import own
 from pipecycle.deploy.wire.arrays import write_arrays
 from pipecycle.deploy.wire.packing import pack, unpack
 from pipecycle.deploy.wire.protocol import Order
-from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
-from pipecycle.specs import parse_harvest
+from pipecycle.world.energy import UNIT
+from pipecycle.world.specs import parse_harvest
 
 from ..local_grid import VirtualTime
 

@@ -13,12 +13,12 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message
 
-from pipecycle.energy import UNIT
 from pipecycle.report.battery import levels
 from pipecycle.report.page import page
 from pipecycle.report.payload import battery, gantt
 from pipecycle.report.records import load, read
-from pipecycle.schedule import Schedule
+from pipecycle.schedule.schedule import Schedule
+from pipecycle.world.energy import UNIT
 
 from ..shared import read_trace
 

@@ -21,10 +21,10 @@ from pipecycle.deploy.node.session import Node
 from pipecycle.deploy.server import outputs as folder
 from pipecycle.deploy.server import tensors as vault
 from pipecycle.deploy.server import trace as journal
-from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
 from pipecycle.policies import REGISTRY, FedAvg
-from pipecycle.schedule import Status
+from pipecycle.schedule.schedule import Status
+from pipecycle.world.energy import UNIT
 
 from ..shared import read_trace, stop_after
 

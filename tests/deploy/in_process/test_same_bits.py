@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 
 from pipecycle import Always, InputError, build, plan
 from pipecycle.policies import REGISTRY
-from pipecycle.schedule import Schedule
+from pipecycle.schedule.schedule import Schedule
 from pipecycle.train import Watch, evaluate, train
 from pipecycle.train.analysis import version_recipe
 

@@ -83,7 +83,7 @@ def test_the_simulation_ends_with_the_same_bits(federation: Federation, tmp_path
 
 def test_anybodys_client_app_is_scheduled_by_our_policies(tmp_path: Path, on_loopback: Watch) -> None:
     """The documents' own example, which knows nothing of batteries, slots or policies."""
-    from pipecycle.energy import UNIT
+    from pipecycle.world.energy import UNIT
 
     from ..shared import read_trace
 

@@ -14,10 +14,10 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message
 
-from pipecycle.energy import UNIT
 from pipecycle.errors import ActionError
 from pipecycle.policies import REGISTRY, FedAvg
-from pipecycle.schedule import Status
+from pipecycle.schedule.schedule import Status
+from pipecycle.world.energy import UNIT
 
 from ..shared import audit
 

@@ -18,12 +18,12 @@ from typing import Any
 import psutil
 from attrs import define, field
 
-from pipecycle.config import toml
 from pipecycle.deploy.local.certificates import Authority, make_authority, make_node_key
 from pipecycle.deploy.local.loopback import HOST, Failed, answers, environment, free_port, made, program
 from pipecycle.deploy.local.processes import Descendants, adopt, kill_family, start_guard
 from pipecycle.errors import InputError
 from pipecycle.files import write
+from pipecycle.runs.config import toml
 from pipecycle.stopping import undisturbed
 
 NAME = "pipecycle"

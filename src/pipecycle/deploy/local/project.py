@@ -10,10 +10,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from pipecycle.config import toml
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
 from pipecycle.files import reason, write
+from pipecycle.runs.config import toml
 
 PROJECT = """\
 [build-system]

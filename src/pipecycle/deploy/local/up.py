@@ -10,7 +10,6 @@ from pathlib import Path
 
 from attrs import field, frozen
 
-from pipecycle.config import read_toml, toml
 from pipecycle.deploy.local.federation import Federation, lines, status
 from pipecycle.deploy.local.loopback import Failed
 from pipecycle.deploy.local.project import read_app, write_app
@@ -19,6 +18,7 @@ from pipecycle.deploy.server.trace import STATE
 from pipecycle.deploy.wire.settings import NodeSettings, RunSettings, Scalar
 from pipecycle.errors import InputError
 from pipecycle.files import write
+from pipecycle.runs.config import read_toml, toml
 from pipecycle.stopping import as_ctrl_c
 
 LISTEN = 10.0

@@ -14,7 +14,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from pipecycle.summary import number
+from pipecycle.schedule.summary import number
 
 OUTCOMES = {
     "roll-call": "present",

@@ -11,11 +11,11 @@ import numpy as np
 from pipecycle.deploy.node.ledger import Account
 from pipecycle.deploy.timing import RealTime, Timer
 from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
-from pipecycle.energy import quanta
 from pipecycle.errors import InputError
 from pipecycle.files import reason
-from pipecycle.specs import parse_harvest
-from pipecycle.streams import Ints
+from pipecycle.world.energy import quanta
+from pipecycle.world.specs import parse_harvest
+from pipecycle.world.streams import Ints
 
 BLOCK = 1024
 PATIENCE, AGAIN = 1.0, 0.1

@@ -15,8 +15,8 @@ from pipecycle.deploy.timing import RealTime, Timer
 from pipecycle.deploy.wire.packing import pack, unpack
 from pipecycle.deploy.wire.protocol import MOST_SAMPLES, WAIT, Answer, Order
 from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
-from pipecycle.energy import quanta, show
 from pipecycle.errors import InputError
+from pipecycle.world.energy import quanta, show
 
 App = Callable[[Message, Context], Message]
 

@@ -13,7 +13,6 @@ from attrs import evolve
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
-from pipecycle import models
 from pipecycle.arrays import read_arrays as read_npz
 from pipecycle.data import Scale, Task, Views, session_indices
 from pipecycle.data.augment import augmentation
@@ -25,10 +24,11 @@ from pipecycle.deploy.wire.protocol import Order
 from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
 from pipecycle.errors import InputError
 from pipecycle.files import reason
-from pipecycle.streams import streams
+from pipecycle.train import models
 from pipecycle.train.loop import Loop
 from pipecycle.train.sessions import Teachers
 from pipecycle.train.views import Frame
+from pipecycle.world.streams import streams
 
 
 @lru_cache(4)

@@ -1,11 +1,11 @@
-"""What happens to clients in a slot of a live run, and in the replay of one (see `pipecycle.slots`)."""
+"""What happens to clients in a slot of a live run, and in the replay of one (see `pipecycle.schedule.slots`)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from pipecycle.deploy.server.trace import Event
-from pipecycle.streams import Ints
+from pipecycle.world.streams import Ints
 
 if TYPE_CHECKING:
     from pipecycle.deploy.server.driver import Driver

@@ -29,16 +29,16 @@ from pipecycle.deploy.server.weights import Weights
 from pipecycle.deploy.timing import RealTime, Timer
 from pipecycle.deploy.wire.protocol import Report, age
 from pipecycle.deploy.wire.settings import RunSettings
-from pipecycle.energy import UNIT
 from pipecycle.errors import InputError
-from pipecycle.lineage import Lineage
-from pipecycle.record import about
-from pipecycle.registry import build, revision
-from pipecycle.runs import with_upload_ratio
-from pipecycle.schedule import Schedule, Status
-from pipecycle.slots import steps
-from pipecycle.streams import Ints, streams
-from pipecycle.world import Frugal, World
+from pipecycle.policies.registry import build, revision
+from pipecycle.runs.run import with_upload_ratio
+from pipecycle.schedule.assemble import about
+from pipecycle.schedule.schedule import Schedule, Status
+from pipecycle.schedule.slots import steps
+from pipecycle.world.contract import Frugal, World
+from pipecycle.world.energy import UNIT
+from pipecycle.world.lineage import Lineage
+from pipecycle.world.streams import Ints, streams
 
 NOT_DECISIVE = ("resume", "out", "slots", "roll-call", "deadline", "margin", "pin-nodes")
 

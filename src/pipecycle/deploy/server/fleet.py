@@ -18,13 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from pipecycle.deploy.server.forecast import Forecast
 from pipecycle.deploy.wire.protocol import Report
-from pipecycle.energy import Quanta, at
 from pipecycle.errors import BusyError
-from pipecycle.fleet import ACTED, TRAINING, UNSENT, Fleet, Payload, Receiver
-from pipecycle.lineage import Lineage
-from pipecycle.record import record
-from pipecycle.schedule import Schedule, Status
-from pipecycle.streams import Ints
+from pipecycle.schedule.assemble import record
+from pipecycle.schedule.schedule import Schedule, Status
+from pipecycle.world.energy import Quanta, at
+from pipecycle.world.fleet import ACTED, TRAINING, UNSENT, Fleet, Payload, Receiver
+from pipecycle.world.lineage import Lineage
+from pipecycle.world.streams import Ints
 
 _NOBODY: Ints = np.empty(0, np.int64)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipecycle.energy import UNIT
-from pipecycle.harvest import Always, Bernoulli, Markov
-from pipecycle.specs import parse_harvest
-from pipecycle.streams import Ints
+from pipecycle.world.energy import UNIT
+from pipecycle.world.harvest import Always, Bernoulli, Markov
+from pipecycle.world.specs import parse_harvest
+from pipecycle.world.streams import Ints
 
 BLOCK = 1024
 

@@ -12,8 +12,8 @@ from pipecycle.deploy.server.weights import Weights
 from pipecycle.deploy.wire.arrays import write_arrays
 from pipecycle.deploy.wire.protocol import OURS, Order
 from pipecycle.deploy.wire.settings import RunSettings
-from pipecycle.energy import UNIT
-from pipecycle.streams import Ints
+from pipecycle.world.energy import UNIT
+from pipecycle.world.streams import Ints
 
 
 @define

@@ -14,8 +14,8 @@ from torch import Tensor
 from pipecycle.deploy.server.model import Model
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.files import write
-from pipecycle.schedule import Schedule
-from pipecycle.streams import Ints
+from pipecycle.schedule.schedule import Schedule
+from pipecycle.world.streams import Ints
 
 LEVELS = "levels.npz"
 

@@ -17,7 +17,7 @@ from pipecycle.deploy.server.weights import Weights
 from pipecycle.deploy.wire.arrays import Refused
 from pipecycle.deploy.wire.protocol import ENERGY, MOST_SAMPLES, OURS, OUTCOMES, WAIT, Answer, Order, Report
 from pipecycle.deploy.wire.settings import RunSettings
-from pipecycle.energy import quanta, show
+from pipecycle.world.energy import quanta, show
 
 MOST_QUANTA = 1 << 52
 """In a ledger's totals: four billion units, and sums over a thousand clients still fit into 64 bits."""

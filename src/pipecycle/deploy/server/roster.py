@@ -20,7 +20,7 @@ from pipecycle.deploy.server.trace import Event
 from pipecycle.deploy.timing import Timer
 from pipecycle.deploy.wire.arrays import Refused
 from pipecycle.deploy.wire.protocol import OURS, Order
-from pipecycle.energy import units
+from pipecycle.world.energy import units
 
 NODE_GONE, EXPIRED = 5, 3
 WORDS = {

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from pipecycle.deploy.server.tensors import TensorStore
-from pipecycle.fleet import Fleet
-from pipecycle.lineage import Kind, Lineage
 from pipecycle.train.recipes import evaluate, tabulate
 from pipecycle.train.teachers import Table
+from pipecycle.world.fleet import Fleet
+from pipecycle.world.lineage import Kind, Lineage
 
 Made = tuple[int, Kind, list[int]]
 """A version, what it is for, and the sessions whose updates are in it."""

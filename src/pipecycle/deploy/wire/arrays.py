@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pipecycle import models
+from pipecycle.train import models
 
 LARGEST = 1e12
 """Weights beyond it are no weights, and would sooner or later not be finite."""

@@ -10,7 +10,7 @@ import attrs
 from attrs import frozen
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
-from pipecycle.fleet import Payload
+from pipecycle.world.fleet import Payload
 
 OURS, ENERGY = "pipecycle", "energy"
 MOST_SAMPLES = 10**9

@@ -1,6 +1,6 @@
 """What a live run and a node are told: flat scalars, as Flower's run and node configuration carry them.
 
-What a live run has in common with a simulated one is described and checked by `pipecycle.config` alone."""
+What a live run has in common with a simulated one is described and checked by `pipecycle.runs.config` alone."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from attrs import field, frozen
 
 from pipecycle import checks
 from pipecycle.checks import at_least, flag, one_of
-from pipecycle.config import Config, Data, Look, Train, World, sections
 from pipecycle.errors import InputError, shown
-from pipecycle.registry import convert, nearest
-from pipecycle.runs import problem_of, recipe_of
-from pipecycle.specs import parse_harvest
+from pipecycle.policies.registry import convert, nearest
+from pipecycle.runs.config import Config, Data, Look, Train, World, sections
+from pipecycle.runs.run import problem_of, recipe_of
+from pipecycle.world.specs import parse_harvest
 
 if TYPE_CHECKING:
     from pipecycle.train.problems import Problem, Recipe

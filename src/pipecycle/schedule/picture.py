@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 from rich.text import Text
 
-from pipecycle.schedule import Schedule
-from pipecycle.streams import Ints
+from pipecycle.schedule.schedule import Schedule
+from pipecycle.world.streams import Ints
 
 # Okabe and Ito's palette: distinguishable with any colour vision.  A letter says the same without colour.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")

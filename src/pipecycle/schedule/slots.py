@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from pipecycle.streams import Ints
-from pipecycle.world import Policy, World
+from pipecycle.world.contract import Policy, World
+from pipecycle.world.streams import Ints
 
 
 class Devices(Protocol):

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import frozen
 
-from pipecycle import folders as disk
 from pipecycle.checks import seconds
-from pipecycle.config import Config, Train
 from pipecycle.data import Task, load, load_split
 from pipecycle.errors import InputError
 from pipecycle.files import reason, tidy, write
-from pipecycle.plan import Run
-from pipecycle.registry import build, parameters, policy_class, revision
-from pipecycle.schedule import Schedule
-from pipecycle.specs import parse_harvest
+from pipecycle.policies.registry import build, parameters, policy_class, revision
+from pipecycle.runs import folders as disk
+from pipecycle.runs.config import Config, Train
+from pipecycle.schedule.plan import Run
+from pipecycle.schedule.schedule import Schedule
+from pipecycle.schedule.summary import summarise
 from pipecycle.stopping import Interrupted, Stop, die_with_parent
-from pipecycle.streams import Ints
-from pipecycle.summary import summarise
+from pipecycle.world.specs import parse_harvest
+from pipecycle.world.streams import Ints
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -273,7 +273,7 @@ class RunFolder:
         """Write what came out; the checkpoint is no longer needed, and nobody writes here again."""
         from safetensors.torch import save
 
-        from pipecycle.models import split
+        from pipecycle.train.models import split
 
         assert job.model is not None
         module, vector = job.problem.module, job.model.cpu()

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from pipecycle.errors import InputError, sentence
-from pipecycle.registry import MODELS, check_model, named
-from pipecycle.streams import Words, raw
+from pipecycle.policies.registry import MODELS, check_model, named
+from pipecycle.world.streams import Words, raw
 
 SMALL = 16
 """Images below this many pixels a side keep their size in convolutions, or nothing would be left of them."""

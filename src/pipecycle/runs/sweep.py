@@ -13,10 +13,10 @@ import attrs
 from attrs import field, frozen
 
 from pipecycle.checks import MOST_RUNS
-from pipecycle.config import SECTIONS, Config, read_toml, sections
 from pipecycle.errors import InputError, shown
-from pipecycle.registry import build, convert, nearest, parameters, policy_class, settings, stated
-from pipecycle.runs import RunFolder, planning
+from pipecycle.policies.registry import build, convert, nearest, parameters, policy_class, settings, stated
+from pipecycle.runs.config import SECTIONS, Config, read_toml, sections
+from pipecycle.runs.run import RunFolder, planning
 
 if TYPE_CHECKING:
     import pandas

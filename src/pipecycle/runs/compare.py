@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from attrs import evolve, frozen
 
-from pipecycle.config import Config
 from pipecycle.data import Split
 from pipecycle.files import write
-from pipecycle.harvest import Always
-from pipecycle.plan import plan
 from pipecycle.policies import Isolated
-from pipecycle.registry import parameters, policy_class
-from pipecycle.runs import prepare, watch
-from pipecycle.sweep import Sweep, expand
+from pipecycle.policies.registry import parameters, policy_class
+from pipecycle.runs.config import Config
+from pipecycle.runs.run import prepare, watch
+from pipecycle.runs.sweep import Sweep, expand
+from pipecycle.schedule.plan import plan
+from pipecycle.world.harvest import Always
 
 if TYPE_CHECKING:
     import pandas
 
-    from pipecycle.schedule import Schedule
+    from pipecycle.schedule.schedule import Schedule
     from pipecycle.train.job import Job
     from pipecycle.train.problems import Problem
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from attrs import asdict, define, field
 
-from pipecycle.config import sections
 from pipecycle.errors import InputError, sentence
-from pipecycle.folders import Busy, finished
-from pipecycle.runs import Pace, RunFolder, train_folders
+from pipecycle.runs.config import sections
+from pipecycle.runs.folders import Busy, finished
+from pipecycle.runs.run import Pace, RunFolder, train_folders
 from pipecycle.stopping import Interrupted, Stop, die_with_parent, listening
 
 Shard = list[tuple[str, str]]

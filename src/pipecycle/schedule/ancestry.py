@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from attrs import frozen
 
-from pipecycle.lineage import Floats, Kind, Recipe
-from pipecycle.streams import Ints
+from pipecycle.world.lineage import Floats, Kind, Recipe
+from pipecycle.world.streams import Ints
 
 if TYPE_CHECKING:
-    from pipecycle.schedule import Publications, Sessions, Versions
+    from pipecycle.schedule.schedule import Publications, Sessions, Versions
 
 
 @frozen

@@ -10,8 +10,8 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from pipecycle.errors import ActionError
-from pipecycle.grow import Column, Flags
-from pipecycle.streams import Ints
+from pipecycle.world.columns import Column, Flags
+from pipecycle.world.streams import Ints
 
 Floats = NDArray[np.float64]
 Samples = Callable[[Ints], Ints | None]

@@ -8,10 +8,10 @@ import numpy as np
 from attrs import define, field
 from numpy.typing import ArrayLike, NDArray
 
-from pipecycle.energy import UNIT, Costs, Quanta, at, quanta, show, uniform
 from pipecycle.errors import BusyError, EnergyError, InputError, shown
-from pipecycle.grow import Column
-from pipecycle.streams import Ints
+from pipecycle.world.columns import Column
+from pipecycle.world.energy import UNIT, Costs, Quanta, at, quanta, show, uniform
+from pipecycle.world.streams import Ints
 
 Payload = Literal["update", "logits"]
 Receiver = Literal["hub", "server"]
@@ -63,7 +63,7 @@ class Launches:
 class Fleet:
     """Simulated batteries, one entry per client.
 
-    Energy figures are quanta (see `pipecycle.energy`).  `to_train`, `to_hub`, `to_server` say what a whole
+    Energy figures are quanta (see `pipecycle.world.energy`).  `to_train`, `to_hub`, `to_server` say what a whole
     session and the two kinds of transmission cost; each is one number, or one per client.
     """
 

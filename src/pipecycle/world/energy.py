@@ -10,7 +10,7 @@ from attrs import field, frozen
 from numpy.typing import ArrayLike
 
 from pipecycle.errors import InputError, shown
-from pipecycle.streams import Ints
+from pipecycle.world.streams import Ints
 
 UNIT = 1 << 20
 """Quanta in one unit of energy.  Sums of int64 quanta are exact up to 8.8e12 units."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pipecycle.ancestry import mean
-from pipecycle.energy import units
-from pipecycle.schedule import Schedule
+from pipecycle.schedule.ancestry import mean
+from pipecycle.schedule.schedule import Schedule
+from pipecycle.world.energy import units
 
 
 def summarise(schedule: Schedule, budget: float | None = None) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import attrs
 import numpy as np
 
 from pipecycle.errors import InputError
-from pipecycle.lineage import Kind
-from pipecycle.schedule import Schedule
-from pipecycle.streams import Ints
+from pipecycle.schedule.schedule import Schedule
+from pipecycle.world.lineage import Kind
+from pipecycle.world.streams import Ints
 
 
 def served(instance: object, attribute: Any, value: Any) -> None:

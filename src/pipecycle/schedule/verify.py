@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from pipecycle import checks
 from pipecycle.checks import at_least
 from pipecycle.errors import InputError
-from pipecycle.lineage import Kind
+from pipecycle.world.lineage import Kind
 
 if TYPE_CHECKING:
-    from pipecycle.schedule import Schedule
+    from pipecycle.schedule.schedule import Schedule
 
 Array = NDArray[Any]
 MOST_QUANTA = 2**62

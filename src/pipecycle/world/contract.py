@@ -7,9 +7,9 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from attrs import frozen
 
-from pipecycle.fleet import Fleet
-from pipecycle.lineage import Lineage
-from pipecycle.streams import Draw, Ints
+from pipecycle.world.fleet import Fleet
+from pipecycle.world.lineage import Lineage
+from pipecycle.world.streams import Draw, Ints
 
 Grouping = Literal["launch", "aggregation"] | None
 """What a group is: clients that start together, updates that are aggregated together, or nothing."""

@@ -15,10 +15,10 @@ import numpy as np
 
 from pipecycle.checks import text
 from pipecycle.errors import InputError, sentence, shown
-from pipecycle.world import Policy
+from pipecycle.world.contract import Policy
 
 MODELS = ("mlp", "lenet", "cnn64", "wide")
-"""The names of `pipecycle.models.PRESETS`, for those who do without torch."""
+"""The names of `pipecycle.train.models.PRESETS`, for those who do without torch."""
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "none"}
 
 

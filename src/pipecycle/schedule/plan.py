@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pipecycle.checks import MOST_CLIENTS, MOST_SLOTS, at_least, some_units
-from pipecycle.energy import Costs, quanta, show
 from pipecycle.errors import InputError, shown
-from pipecycle.fleet import Fleet
-from pipecycle.harvest import Bernoulli, Harvest, Weather, rows
-from pipecycle.lineage import Lineage
-from pipecycle.record import about, record
-from pipecycle.schedule import Schedule
-from pipecycle.slots import steps
-from pipecycle.specs import parse_harvest
-from pipecycle.streams import Ints, streams
-from pipecycle.world import Policy, World
+from pipecycle.schedule.assemble import about, record
+from pipecycle.schedule.schedule import Schedule
+from pipecycle.schedule.slots import steps
+from pipecycle.world.contract import Policy, World
+from pipecycle.world.energy import Costs, quanta, show
+from pipecycle.world.fleet import Fleet
+from pipecycle.world.harvest import Bernoulli, Harvest, Weather, rows
+from pipecycle.world.lineage import Lineage
+from pipecycle.world.specs import parse_harvest
+from pipecycle.world.streams import Ints, streams
 
 _NOBODY: Ints = np.empty(0, np.int64)
 

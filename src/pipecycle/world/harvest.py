@@ -15,9 +15,9 @@ from attrs import field, frozen
 from numpy.typing import ArrayLike, NDArray
 
 from pipecycle.checks import number
-from pipecycle.energy import UNIT
 from pipecycle.errors import InputError, shown
-from pipecycle.streams import Ints, raw, streams
+from pipecycle.world.energy import UNIT
+from pipecycle.world.streams import Ints, raw, streams
 
 BLOCK = 1 << 18
 """Client-slots made at a time: large enough to hide the calls, small enough to stay in cache."""

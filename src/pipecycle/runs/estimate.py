@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from pipecycle.runs import RunFolder, prepare, watch
-from pipecycle.workers import share
+from pipecycle.runs.run import RunFolder, prepare, watch
+from pipecycle.runs.workers import share
 
 if TYPE_CHECKING:
     from pipecycle.train.engine import Engine

@@ -7,7 +7,7 @@ from attrs import frozen
 
 from pipecycle.checks import number
 from pipecycle.errors import InputError
-from pipecycle.traces import DAY, Floats, Trace
+from pipecycle.world.traces import DAY, Floats, Trace
 
 STEP = 10.0
 """Minutes."""

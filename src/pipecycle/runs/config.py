@@ -22,7 +22,7 @@ from pipecycle.data.partition import ALPHA
 from pipecycle.data.scale import SCALES
 from pipecycle.errors import InputError, shown
 from pipecycle.files import reason
-from pipecycle.registry import (
+from pipecycle.policies.registry import (
     build,
     check_model,
     convert,
@@ -33,8 +33,8 @@ from pipecycle.registry import (
     revision,
     typed,
 )
-from pipecycle.serving import served
-from pipecycle.specs import check_harvest
+from pipecycle.schedule.serving import served
+from pipecycle.world.specs import check_harvest
 
 FORMAT = 1
 BY_THE_MODEL = ("upload_ratio",)

@@ -16,14 +16,14 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from pipecycle.ancestry import Ancestry
 from pipecycle.arrays import read_arrays
-from pipecycle.energy import UNIT, units
 from pipecycle.errors import InputError, shown
 from pipecycle.files import write
-from pipecycle.lineage import Floats
-from pipecycle.streams import Ints
-from pipecycle.verify import verify
+from pipecycle.schedule.ancestry import Ancestry
+from pipecycle.schedule.verify import verify
+from pipecycle.world.energy import UNIT, units
+from pipecycle.world.lineage import Floats
+from pipecycle.world.streams import Ints
 
 FORMAT = 1
 Array = NDArray[Any]

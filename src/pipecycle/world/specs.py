@@ -11,9 +11,9 @@ import numpy as np
 
 from pipecycle.checks import text
 from pipecycle.errors import InputError, shown
-from pipecycle.harvest import Always, Bernoulli, Harvest, Markov
-from pipecycle.sky import YEAR, clear_sky
-from pipecycle.traces import Solar, Spread, Table, Trace, read
+from pipecycle.world.harvest import Always, Bernoulli, Harvest, Markov
+from pipecycle.world.sky import YEAR, clear_sky
+from pipecycle.world.traces import Solar, Spread, Table, Trace, read
 
 FORMS = (
     "bernoulli:RATE, markov:RATE,BURST, solar:FILE[,panel=,minutes=,shift=,shade=], "

@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pipecycle.energy import at
-from pipecycle.fleet import Fleet
-from pipecycle.lineage import Lineage
-from pipecycle.registry import revision, stated
-from pipecycle.schedule import (
+from pipecycle.policies.registry import revision, stated
+from pipecycle.schedule.schedule import (
     Array,
     Energy,
     Publications,
@@ -22,8 +19,11 @@ from pipecycle.schedule import (
     Tables,
     Versions,
 )
-from pipecycle.streams import Ints
-from pipecycle.world import Policy
+from pipecycle.world.contract import Policy
+from pipecycle.world.energy import at
+from pipecycle.world.fleet import Fleet
+from pipecycle.world.lineage import Lineage
+from pipecycle.world.streams import Ints
 
 
 def about(

@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pipecycle.config import FORMAT, SECTIONS
 from pipecycle.errors import InputError
 from pipecycle.files import reason, tidy
+from pipecycle.runs.config import FORMAT, SECTIONS
 
 try:
     import fcntl

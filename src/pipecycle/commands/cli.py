@@ -20,12 +20,12 @@ import typer
 
 from pipecycle import __version__
 from pipecycle.commands import comparing, planning, reproducing, running, sweeping, theorising
+from pipecycle.commands.data import app as data_app
 from pipecycle.commands.deploying import app as deploy_app
+from pipecycle.commands.reporting import figures, report, tables
 from pipecycle.commands.shared import SAID
-from pipecycle.data.commands import app as data_app
 from pipecycle.errors import LONGEST, InputError, own_code, sentence, shown
 from pipecycle.files import reason, write
-from pipecycle.report.commands import figures, report, tables
 from pipecycle.stopping import Terminated, terminate
 
 app = typer.Typer(

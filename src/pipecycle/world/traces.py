@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from pipecycle import checks
 from pipecycle.checks import Check
-from pipecycle.energy import UNIT
 from pipecycle.errors import InputError, shown
-from pipecycle.harvest import Weather, digest_or_number
-from pipecycle.streams import Ints, streams
+from pipecycle.world.energy import UNIT
+from pipecycle.world.harvest import Weather, digest_or_number
+from pipecycle.world.streams import Ints, streams
 
 Floats = NDArray[np.float64]
 DAY = 1440.0

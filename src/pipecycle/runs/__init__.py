@@ -1,0 +1,1 @@
+"""Runs: what decides them, their folders, and many of them at once."""
