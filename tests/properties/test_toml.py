@@ -13,10 +13,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipecycle import InputError, sweep
+from pipecycle import InputError
 from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
 from pipecycle.policies import REGISTRY
 from pipecycle.policies.registry import parameters
+from pipecycle.runs import sweep
 from pipecycle.runs.config import SECTIONS, read_config, sections, toml
 
 SCALARS = st.one_of(

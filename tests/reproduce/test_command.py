@@ -130,11 +130,21 @@ def test_data_that_is_not_there_is_said_once_and_nothing_begins(home: Path, monk
 
 
 def test_runs_that_fail_alike_are_told_in_one_line(home: Path) -> None:
-    (home / "small.toml").write_text(SMALL + '[base.data]\nname = "nowhere.npz"\n')
+    """Whether a model fits its data is known only once the data are there."""
+    (home / "odd.py").write_text("import torch\ndef model(shape, classes): return torch.nn.Linear(3, classes)\n")
+    (home / "small.toml").write_text(SMALL + '[base.train]\nmodel = "odd:model"\n')
     done = reproduce("--file", "small.toml", "--out", "paper", "--only", "policy=fedavg", "--workers", "1", cwd=home)
     assert done.returncode == 1
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("failed")]
-    assert " and 3 more: nowhere.npz" in line
+    assert " and 3 more: " in line
+
+
+def test_missing_data_is_said_once_before_anything_begins(home: Path) -> None:
+    (home / "small.toml").write_text(SMALL + '[base.data]\nname = "nowhere.npz"\n')
+    done = reproduce("--file", "small.toml", "--out", "paper", "--only", "policy=fedavg", "--workers", "1", cwd=home)
+    assert done.returncode == 2
+    assert done.stderr.count("nowhere.npz") == 1
+    assert not (home / "paper").exists()
 
 
 def test_the_papers_grid() -> None:
@@ -207,7 +217,7 @@ def test_the_sensitivity_cells_rest_on_the_grid() -> None:
         (("--only", "part=wide"), "--only part=wide: small.toml: the file has no parts"),
         (("--piece", "3/2"), "--piece 3/2: needs two numbers"),
         (("--merge", "nothing.parquet"), "nothing.parquet: cannot be read (no such file or directory)"),
-        (("--merge", "small.toml"), "small.toml: cannot be read (it is not a Parquet file)"),
+        (("--merge", "small.toml"), "small.toml: cannot be read (it is not a Parquet file, or is damaged)"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments: tuple[str, ...], reason: str, home: Path) -> None:

@@ -305,7 +305,9 @@ def key_of(record: Mapping[str, Any]) -> Key:
     except InputError:  # a policy of somebody's own, which is not here
         usual, kinds = {}, {}
     settings = {name[7:]: _known(record, name) for name in record if name.startswith("policy.")}
-    settings = {name: convert(name, value, kinds.get(name, str)) for name, value in settings.items()}
+    for name, value in settings.items():
+        if isinstance(value, str) and name in kinds:  # a column that holds numbers and words is text
+            settings[name] = convert(name, value, kinds[name])
     stated = {
         name: value
         for name, value in settings.items()
