@@ -9,18 +9,15 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from attrs import define
-
-if TYPE_CHECKING:
-    from pipecycle.runs.run import Pace
 
 
 class Interrupted(Exception):
     """Runs were asked to stop, by which signal; their state is on disk."""
 
-    def __init__(self, number: int = signal.SIGINT, pace: Pace | None = None) -> None:
+    def __init__(self, number: int = signal.SIGINT, pace: Any = None) -> None:
         super().__init__()
         self.number, self.pace = number, pace
 

@@ -95,7 +95,7 @@ def test_the_package_imports_without_plotly_and_matplotlib() -> None:
     code = (
         "import sys\n"
         "for name in ('plotly', 'matplotlib'): sys.modules[name] = None\n"
-        "import pipecycle.report, pipecycle.report.commands, pipecycle.report.page, pipecycle.report.figures\n"
+        "import pipecycle.report, pipecycle.commands.reporting, pipecycle.report.page, pipecycle.report.figures\n"
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

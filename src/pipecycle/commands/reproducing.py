@@ -23,7 +23,7 @@ from pipecycle.files import writable_folder
 from pipecycle.reproduce import grid, results
 from pipecycle.reproduce.results import Results
 from pipecycle.runs.config import Config
-from pipecycle.runs.run import RunFolder
+from pipecycle.runs.run import RunFolder, source
 from pipecycle.runs.sweep import Sweep, check_runs
 from pipecycle.runs.workers import Tally
 from pipecycle.schedule.summary import number
@@ -124,16 +124,15 @@ def reproduce(
                 highlight=False,
             )
         return
-    began, tally, source = time.monotonic(), Tally(), results.source()
-    trained = [folder.path for folder in folders if not folder.finished]
+    began, tally = time.monotonic(), Tally()
+    open_before = sum(not folder.finished for folder in folders)
     parts = [part for part, names in sweep.parts.items() if any(name in runs for name in names)]
     try:
         failed = carry_out(folders, console, device=device, workers=workers, save_every=save_every, tally=tally)
     finally:  # also when it was stopped: what is finished is kept
         wall = time.monotonic() - began
-        about = _provenance(tally, wall, parts, source) if tally.paces and trained else None
-        found = results.gather(folders, trained, source)
-        known = results.merge([known, Results(found.frame, [] if about is None else [about])])
+        pieces = [_provenance(tally, wall, parts)] if tally.paces and open_before else []
+        known = results.merge([known, Results(results.gather(folders).frame, pieces)])
         if known.runs or known.pieces:
             known.save(path)
     _tell(console, as_json, known, path, failed)
@@ -187,7 +186,7 @@ def _tell(console: Console, as_json: bool, known: Results, path: Path, failed: M
     tell_failed(console, failed)
 
 
-def _provenance(tally: Tally, wall: float, parts: list[str], source: str) -> dict[str, Any]:
+def _provenance(tally: Tally, wall: float, parts: list[str]) -> dict[str, Any]:
     """Which command, machine and code trained, and how fast."""
     return {
         "command": _command(sys.argv[1:]),
@@ -198,7 +197,7 @@ def _provenance(tally: Tally, wall: float, parts: list[str], source: str) -> dic
         "wall_seconds": round(wall, 1),
         "parts": parts,
         "pipecycle": __version__,
-        "source": source,
+        "source": source(),
         "python": platform.python_version(),
         "torch": version("torch"),
         "numpy": version("numpy"),

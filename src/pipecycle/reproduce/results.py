@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import frozen
 
-import pipecycle
 from pipecycle.errors import InputError
 from pipecycle.files import reason, write
 from pipecycle.runs.run import RunFolder
@@ -72,15 +71,6 @@ class Results:
         write(path, data.getvalue())
 
 
-def source() -> str:
-    """Twelve letters that tell whether two results were made by the same code: a digest of the package's files."""
-    home = Path(pipecycle.__file__).parent
-    whole = hashlib.sha256()
-    for path in sorted(home.rglob("*.py"), key=lambda path: path.relative_to(home).as_posix()):
-        whole.update(path.relative_to(home).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return whole.hexdigest()[:12]
-
-
 def code(sources: Mapping[str, int]) -> str:
     """By which code some results were made, as a sentence; a mixture is said."""
     words = [
@@ -138,13 +128,9 @@ def _seal(frame: pandas.DataFrame, note: bytes) -> bytes:
     return whole.hexdigest().encode()
 
 
-def gather(folders: Sequence[RunFolder], trained: Collection[Path] = (), by: str = "") -> Results:
-    """The finished runs of some folders; `by` is the source of those that were trained just now."""
-    frame = collect(folders)
-    if len(frame) and trained:
-        names = {path.name for path in trained}
-        frame["source"] = [by if name in names else None for name in frame["run"]]
-    return Results(frame, [])
+def gather(folders: Sequence[RunFolder]) -> Results:
+    """The finished runs of some folders."""
+    return Results(collect(folders), [])
 
 
 def merge(parts: Iterable[Results]) -> Results:

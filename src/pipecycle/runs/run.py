@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -363,6 +364,16 @@ def train_folders(
             folder.release()
 
 
+@cache
+def source() -> str:
+    """Twelve letters that tell whether two runs were made by the same code: a digest of the package's files."""
+    home = Path(__file__).parents[1]
+    whole = hashlib.sha256()
+    for path in sorted(home.rglob("*.py"), key=lambda path: path.relative_to(home).as_posix()):
+        whole.update(path.relative_to(home).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return whole.hexdigest()[:12]
+
+
 def result(job: Job) -> dict[str, Any]:
     """The closing figures of a job."""
     final, budget = job.history.final, job.history.at_budget
@@ -374,6 +385,7 @@ def result(job: Job) -> dict[str, Any]:
         "test_samples": len(job.problem.split.test),
         "steps": job.steps_done,
         "aggregations": job.schedule.ancestry.events,
+        "source": source(),
         "plan": summarise(job.schedule),
     }
     for name, row in (("final", final), ("at_budget", budget)):

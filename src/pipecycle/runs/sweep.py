@@ -281,7 +281,8 @@ def collect(folders: Sequence[RunFolder]) -> pandas.DataFrame:
         if folder.finished:
             frame = pandas.read_csv(folder.path / "metrics.csv")
             result, config = folder.result(), folder.config
-            about = {"run": folder.path.name, "identity": config.identity(), "ended": result["ended"]}
+            about = {"run": folder.path.name, "identity": config.identity(), "source": result.get("source")}
+            about["ended"] = result["ended"]
             about |= {"steps": result["steps"], "test_samples": result.get("test_samples"), **flat(config)}
             about |= plan_columns(result.get("plan", {}))
             head = pandas.DataFrame({key: [value] * len(frame) for key, value in about.items()})
