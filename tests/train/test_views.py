@@ -368,6 +368,7 @@ def test_stopped_and_resumed(learnt: Problem, tmp_path: Path) -> None:
     assert outcome(job) == outcome(whole)
 
 
+@pytest.mark.slow
 def test_a_killed_command_ends_with_the_same_bits(tmp_path: Path) -> None:
     command = [
         sys.executable,

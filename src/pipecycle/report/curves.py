@@ -33,10 +33,10 @@ def curve(group: Group, axis: Axis, most: int = 300) -> Curve | None:
 
 
 def mean_curve(lines: Sequence[tuple[Floats, Floats]], axis: Axis, most: int = 300) -> Curve | None:
-    """The mean of several lines with increasing x, one per trial."""
-    if not lines:
+    """The mean of several lines with increasing x, one per trial; None where they have no stretch in common."""
+    low, high = max((x[0] for x, _ in lines), default=1.0), min((x[-1] for x, _ in lines), default=0.0)
+    if low > high:
         return None
-    low, high = max(x[0] for x, _ in lines), min(x[-1] for x, _ in lines)
     if axis == "slot" or len(lines) == 1:
         grid = np.unique(np.concatenate([x for x, _ in lines]))
     else:
