@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pipecycle.errors import InputError
+
+SEAL = "sha256"
 
 
 def write(path: Path, data: bytes | str) -> None:
@@ -82,3 +88,20 @@ def _alive(process: int) -> bool:
 def reason(error: OSError) -> str:
     """What the system says, as part of a sentence."""
     return (error.strerror or str(error)).lower()
+
+
+def sealed(values: Mapping[str, Any]) -> str:
+    """Plain values as one line of JSON that tells whether it is damaged."""
+    text = json.dumps(values)
+    return json.dumps({**values, SEAL: hashlib.sha256(text.encode()).hexdigest()}) + "\n"
+
+
+def unsealed(data: bytes | str) -> dict[str, Any]:
+    """What was sealed, or a ValueError; lines of versions that did not seal are taken as they are."""
+    values = json.loads(data)
+    if not isinstance(values, dict):
+        raise ValueError("is not a table")
+    seal = values.pop(SEAL, None)
+    if seal is not None and seal != hashlib.sha256(json.dumps(values).encode()).hexdigest():
+        raise ValueError("does not fit its seal")
+    return values

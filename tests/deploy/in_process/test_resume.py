@@ -15,7 +15,7 @@ pytest.importorskip("flwr")
 
 import torch
 
-from pipecycle import Bernoulli, schedule
+from pipecycle import Bernoulli
 from pipecycle.deploy.node import ledger
 from pipecycle.deploy.node.session import Node
 from pipecycle.deploy.server import outputs as folder
@@ -23,6 +23,7 @@ from pipecycle.deploy.server import tensors as vault
 from pipecycle.deploy.server import trace as journal
 from pipecycle.errors import InputError
 from pipecycle.policies import REGISTRY, FedAvg
+from pipecycle.schedule import schedule
 from pipecycle.schedule.schedule import Status
 from pipecycle.world.energy import UNIT
 

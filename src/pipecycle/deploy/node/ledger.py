@@ -10,7 +10,6 @@ There is one battery, and a page for every run that the node serves: runs may ta
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -24,7 +23,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from pipecycle.deploy.wire.protocol import Order, Report
 from pipecycle.errors import InputError
-from pipecycle.files import reason, write
+from pipecycle.files import reason, sealed, unsealed, write
 
 FORMAT = 2
 RUNS = 8
@@ -231,12 +230,14 @@ class Ledger:
             self.save()
             return
         try:
-            values = json.loads(data)
+            values = unsealed(data)
             if values.pop("format") != FORMAT:
                 raise InputError("the ledger is of another format")
             runs = {run: Page(**page) for run, page in values.pop("runs").items()}
             self.account = Account(**values, runs=runs)
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError):
+        except InputError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError):
             raise InputError("the ledger is damaged, or is none") from None
         if self.account.client != client:
             raise InputError(f"the ledger belongs to client {self.account.client}, not to {client}")
@@ -249,7 +250,7 @@ class Ledger:
     def save(self) -> None:
         """Write the books; only then may what they do not name any more be dropped."""
         values = {"format": FORMAT, **attrs.asdict(self.account)}
-        self.store.put(BOOKS, f"{json.dumps(values)}\n".encode())
+        self.store.put(BOOKS, sealed(values).encode())
         pages = self.account.runs.values()
         self.store.only({name for page in pages for name in (*page.answers.values(), *page.kept.values())})
 

@@ -6,6 +6,7 @@ files of their own.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections import Counter
@@ -18,7 +19,7 @@ from attrs import frozen
 
 from pipecycle.deploy.timing import Timer
 from pipecycle.errors import InputError
-from pipecycle.files import reason, write
+from pipecycle.files import reason, sealed, unsealed, write
 
 FORMAT = 2
 TRACE, STATE, TENSORS = "trace.jsonl", "checkpoint/state.json", "checkpoint"
@@ -36,6 +37,8 @@ class Saved:
     elapsed: float
     identity: str
     forgotten: dict[str, int]
+    digest: str = ""
+    """Of the trace up to there; runs of earlier versions have none."""
 
 
 class Trace:
@@ -47,6 +50,7 @@ class Trace:
         self.elapsed = 0.0
         self.forgotten: Counter[str] = Counter()
         self._file: IO[bytes] | None = None
+        self._digest = hashlib.sha256()
         self._dirty = False
         if folder is None:
             return
@@ -64,8 +68,10 @@ class Trace:
         self._dirty = True
         if self._file is not None:
             line = {"event": event, "slot": slot, "time": round(self.time(), 3), **fields}
-            self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+            data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+            self._file.write(data)
             self._file.flush()
+            self._digest.update(data)
 
     def sync(self) -> None:
         """Have everything on disk, also should the machine lose power: no order leaves that is not in the trace."""
@@ -81,13 +87,14 @@ class Trace:
         if not self._dirty or self._file is None or self.folder is None:
             return False
         self.sync()
-        self._put(Saved(run, slot, self._file.tell(), self.time(), identity, dict(self.forgotten)))
+        offset, digest = self._file.tell(), self._digest.hexdigest()
+        self._put(Saved(run, slot, offset, self.time(), identity, dict(self.forgotten), digest))
         self._dirty = False
         return True
 
     def _put(self, saved: Saved) -> None:
         assert self.folder is not None
-        write(self.folder / STATE, json.dumps({"format": FORMAT, **attrs.asdict(saved)}) + "\n")
+        write(self.folder / STATE, sealed({"format": FORMAT, **attrs.asdict(saved)}))
 
     def resume(self, identity: str) -> tuple[Saved, list[Event]]:
         """The checkpoint and the events before it; what came after it will come again."""
@@ -98,6 +105,7 @@ class Trace:
         self.forgotten = Counter(saved.forgotten) + orders(rest)
         self._put(attrs.evolve(saved, forgotten=dict(self.forgotten)))
         self._file = (self.folder / TRACE).open("r+b")
+        self._digest = hashlib.sha256(self._file.read(saved.offset))
         self._file.truncate(saved.offset)
         self._file.seek(saved.offset)
         self.elapsed, self.began = saved.elapsed, self.timer.now()
@@ -118,19 +126,20 @@ def orders(events: Iterable[Event]) -> Counter[str]:
 def read_saved(folder: Path) -> tuple[Saved, list[Event], list[Event]]:
     """A folder's checkpoint, its events up to there, and those after it that are whole."""
     try:
-        state = json.loads((folder / STATE).read_text())
+        state = unsealed((folder / STATE).read_bytes())
         data = (folder / TRACE).read_bytes()
     except OSError as error:
         raise InputError(f"{folder}: there is no checkpoint to resume from ({reason(error)})") from None
     except ValueError:
         raise InputError(f"{folder / STATE}: is damaged") from None
-    if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
+    if state.pop("format", None) != FORMAT:
         raise InputError(f"{folder / STATE}: is not a checkpoint of format {FORMAT}")
     try:
         saved = Saved(**state)
-        if len(data) < saved.offset:
+        told = data[: saved.offset]
+        if len(told) < saved.offset or (saved.digest and hashlib.sha256(told).hexdigest() != saved.digest):
             raise ValueError
-        events = [json.loads(line) for line in data[: saved.offset].splitlines()]
+        events = [json.loads(line) for line in told.splitlines()]
     except (TypeError, ValueError):
         raise InputError(f"{folder}: the trace does not fit the checkpoint") from None
     return saved, events, _whole(data[saved.offset :])
