@@ -26,9 +26,30 @@ class Terminated(BaseException):
     """SIGTERM where nothing has to be saved: what KeyboardInterrupt is to Ctrl-C."""
 
 
-def terminate(number: int, frame: FrameType | None) -> None:
-    """The program's handler of SIGTERM."""
-    raise Terminated
+def obey_signals() -> None:
+    """Ctrl-C and SIGTERM end the program, but never in the middle of an import: code that runs there may swallow the
+    exception, and the program would carry on."""
+
+    def obey(number: int, frame: FrameType | None) -> None:
+        if _importing(frame):
+            signal.signal(signal.SIGALRM, lambda _, later: obey(number, later))
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+        elif number == signal.SIGTERM:
+            raise Terminated
+        else:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, obey)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if it is ignored, as in background jobs
+        signal.signal(signal.SIGINT, obey)
+
+
+def _importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 @define

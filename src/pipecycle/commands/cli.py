@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import sys
 import tempfile
 import time
@@ -26,7 +25,7 @@ from pipecycle.commands.reporting import figures, report, tables
 from pipecycle.commands.shared import SAID
 from pipecycle.errors import LONGEST, InputError, own_code, sentence, shown
 from pipecycle.files import reason, write
-from pipecycle.stopping import Terminated, terminate
+from pipecycle.stopping import Terminated, obey_signals
 
 app = typer.Typer(
     name="pipecycle",
@@ -88,7 +87,7 @@ def _command() -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command; a mistake of the user's is one sentence on stderr and exit code 2."""
-    signal.signal(signal.SIGTERM, terminate)
+    obey_signals()
     given = list(sys.argv[1:] if arguments is None else arguments)
     wanted = [argument for argument in given if argument != "--debug"]
     code = 0

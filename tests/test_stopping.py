@@ -1,0 +1,35 @@
+"""How the program is stopped by a signal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SWALLOWS = """
+import os, signal, time
+try:
+    os.kill(os.getpid(), signal.{name})
+    time.sleep(0.2)
+except BaseException:
+    pass
+"""
+PROGRAM = """
+import time
+from pipecycle.stopping import Terminated, obey_signals
+obey_signals()
+try:
+    import swallows
+    time.sleep(30)
+except (KeyboardInterrupt, Terminated) as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize(("name", "expected"), [("SIGINT", "KeyboardInterrupt"), ("SIGTERM", "Terminated")])
+def test_an_import_that_swallows_exceptions_does_not_swallow_a_signal(tmp_path: Path, name: str, expected: str) -> None:
+    (tmp_path / "swallows.py").write_text(SWALLOWS.format(name=name))
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == (f"{expected}\n", "")
