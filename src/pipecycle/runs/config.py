@@ -33,7 +33,7 @@ from pipecycle.policies.registry import (
     revision,
     typed,
 )
-from pipecycle.schedule.serving import served
+from pipecycle.train.history import Look
 from pipecycle.world.specs import check_harvest
 
 FORMAT = 1
@@ -155,26 +155,6 @@ class Train:
         default=None,
         converter=_augment,
         metadata=_note(f"random views of images: {FORMS}; none trains on images as they are"),
-    )
-
-
-@frozen
-class Look:
-    """When models are evaluated."""
-
-    every: int = field(default=150, validator=_SLOTS, metadata=_note("slots between two evaluations"))
-    clients_every: int | None = field(
-        default=None, validator=_SLOTS, metadata=_note("slots between two means over all clients' own models")
-    )
-    early_stop: str = field(
-        default="off",
-        validator=one_of("off", "literal", "late"),
-        metadata=_note("the paper's rule, as printed or armed late"),
-    )
-    served: str | None = field(
-        default=None,
-        validator=served,
-        metadata=_note("look at a mean, of all live chains (chains) or of the last K published models (mean:K)"),
     )
 
 

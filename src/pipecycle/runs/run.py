@@ -172,14 +172,7 @@ def watch(config: Config) -> Watch:
     """When the models of a run are looked at."""
     from pipecycle.train.job import Watch
 
-    look = config.look
-    return Watch(
-        look.every,
-        look.clients_every,
-        config.world.budget,
-        look.early_stop,  # type: ignore[arg-type]
-        look.served,
-    )
+    return Watch(**attrs.asdict(config.look), budget=config.world.budget)
 
 
 class RunFolder:
