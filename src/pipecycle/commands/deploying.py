@@ -17,7 +17,8 @@ from pipecycle.commands.shared import STOPPED, Json
 from pipecycle.commands.shared import settings as pairs
 from pipecycle.deploy.local.project import write_app
 from pipecycle.deploy.local.view import Tail, View
-from pipecycle.deploy.wire.settings import NodeSettings, RunSettings, Scalar
+from pipecycle.deploy.node.settings import NodeSettings
+from pipecycle.deploy.wire.settings import RunSettings, Scalar
 from pipecycle.errors import InputError
 from pipecycle.policies.registry import convert, nearest, parameters, policy_class
 from pipecycle.world.specs import FORMS

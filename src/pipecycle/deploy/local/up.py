@@ -14,8 +14,9 @@ from pipecycle.deploy.local.federation import Federation, lines, status
 from pipecycle.deploy.local.loopback import Failed
 from pipecycle.deploy.local.project import read_app, write_app
 from pipecycle.deploy.local.view import Tail, View
+from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.server.trace import STATE
-from pipecycle.deploy.wire.settings import NodeSettings, RunSettings, Scalar
+from pipecycle.deploy.wire.settings import RunSettings, Scalar
 from pipecycle.errors import InputError
 from pipecycle.files import write
 from pipecycle.runs.config import read_toml, toml

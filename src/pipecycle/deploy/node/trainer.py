@@ -19,9 +19,10 @@ from pipecycle.data.augment import augmentation
 from pipecycle.data.scale import UNIT, named_scale
 from pipecycle.data.sets import USUAL
 from pipecycle.deploy.node.session import Late, settings_of
+from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.wire.arrays import form, joined, named, read_arrays, write_arrays
 from pipecycle.deploy.wire.protocol import Order
-from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
+from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
 from pipecycle.files import reason
 from pipecycle.train import models
@@ -107,7 +108,7 @@ def train(message: Message, context: Context, defaults: RunSettings | None = Non
         assert done.sums is not None
         assert done.counts is not None
         content["logits"] = write_arrays({"sums": done.sums[0].numpy(), "counts": done.counts[0].numpy()})
-    content["arrays"] = write_arrays(named(module, done.parameters[0]))
+    content["arrays"] = write_arrays(named(form(module), done.parameters[0]))
     return Message(content, reply_to=message)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,6 @@ import torch
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 from torch import Tensor, nn
-
-from pipecycle.train import models
 
 LARGEST = 1e12
 """Weights beyond it are no weights, and would sooner or later not be finite."""
@@ -36,10 +35,10 @@ def form(module: nn.Module) -> Form:
     return {name: (tuple(value.shape), np.dtype(np.float32)) for name, value in module.named_parameters()}
 
 
-def named(module: nn.Module, vector: Tensor) -> Arrays:
-    """A vector of parameters under PyTorch's names."""
-    names = [name for name, _ in module.named_parameters()]
-    return {name: part.numpy() for name, part in zip(names, models.split(module, vector), strict=True)}
+def named(form: Form, vector: Tensor) -> Arrays:
+    """A vector of weights as arrays of a form."""
+    parts = vector.split([prod(shape) for shape, _ in form.values()])
+    return {name: part.reshape(form[name][0]).numpy() for name, part in zip(form, parts, strict=True)}
 
 
 def joined(arrays: Mapping[str, NDArray[Any]]) -> Tensor:
@@ -66,7 +65,7 @@ def _read(array: Array, shape: tuple[int, ...], kind: np.dtype[Any], name: str, 
     if tuple(array.shape) != shape or array.dtype != str(kind):
         raise Refused(name, f"{key} is {array.dtype} {tuple(array.shape)}, {needed}")
     data = io.BytesIO(array.data)
-    size = int(np.prod(shape)) * kind.itemsize
+    size = prod(shape) * kind.itemsize
     if array.stype != "numpy.ndarray" or not size < len(array.data) <= size + LONGEST_HEADER:
         raise Refused(name, f"{key} is no array of {size} bytes in numpy's format")
     try:
