@@ -12,7 +12,8 @@ from attrs import define, field
 from pipecycle import InputError, build, plan
 from pipecycle.checks import at_least, flag, number, one_of, share, text
 from pipecycle.data import dirichlet, iid, load
-from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
+from pipecycle.deploy.node.settings import NodeSettings
+from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.policies import FLDA, MIFA, CyCP, FedAvg, FedBacys, FedSeq, PipeCycle
 from pipecycle.policies.registry import MODELS
 from pipecycle.runs.config import Config, Data, Look, Train, World

@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from pipecycle.commands import live_table
 from pipecycle.commands.shared import STOPPED, Json
 from pipecycle.commands.shared import settings as pairs
+from pipecycle.deploy.local.progress import Progress, Tail
 from pipecycle.deploy.local.project import write_app
-from pipecycle.deploy.local.view import Tail, View
 from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.wire.settings import RunSettings, Scalar
 from pipecycle.errors import InputError
@@ -134,30 +135,30 @@ def _conduct(site: Site, chosen: RunSettings, terms: Terms, console: Console) ->
     from pipecycle.deploy.local.loopback import Failed
     from pipecycle.deploy.local.up import conduct
 
-    gone: set[str] = set()
-    spoken: dict[str, Any] = {}
+    ended: set[str] = set()
+    printed: dict[str, Any] = {}
 
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def notice(view: View, federation: Federation) -> None:
+    def notice(progress: Progress, federation: Federation) -> None:
         for name, code in federation.dead().items():
-            if name not in gone:
-                gone.add(name)
+            if name not in ended:
+                ended.add(name)
                 say(f"{name} has ended with code {code} (see {federation.log(name)})")
-        if not console.is_terminal and view.evaluation != spoken:
-            spoken.clear()
-            spoken.update(view.evaluation)
-            say(view.line())
+        if not console.is_terminal and progress.evaluation != printed:
+            printed.clear()
+            printed.update(progress.evaluation)
+            say(live_table.line(progress))
 
     try:
         if not console.is_terminal:
             return conduct(site, chosen, terms, say=say, show=notice)
         with Live(Text("starting ..."), console=console, refresh_per_second=4, transient=True) as live:
 
-            def show(view: View, federation: Federation) -> None:
-                notice(view, federation)
-                live.update(view.render())
+            def show(progress: Progress, federation: Federation) -> None:
+                notice(progress, federation)
+                live.update(live_table.table(progress))
 
             return conduct(site, chosen, terms, say=say, show=show)
     except KeyboardInterrupt:
@@ -173,12 +174,11 @@ def _conduct(site: Site, chosen: RunSettings, terms: Terms, console: Console) ->
 
 def _close(site: Site, outcome: Outcome, console: Console, as_json: bool) -> None:
     """The verdict, where the results are, and what to do with them."""
-    view = outcome.view
     if as_json:
         figures = {"folder": str(site.folder), "out": str(site.out), "verdict": outcome.verdict, "why": outcome.why}
-        print(json.dumps({**figures, **view.figures()}))
+        print(json.dumps({**figures, **live_table.figures(outcome.progress)}))
     else:
-        console.print(view.render())
+        console.print(live_table.table(outcome.progress))
         if outcome.completed:
             text = f"The run is complete. In {site.out}: trace.jsonl, schedule.npz, metrics.csv, model.safetensors."
             text += f"\nA page to look at: pipecycle report {site.out} --out {site.out / 'report.html'}"
@@ -203,17 +203,17 @@ def status(
     running = federation.status(site.federation)
     if running is None and not site.trace.exists():
         raise InputError(f"{folder}: nothing runs or has run there (`pipecycle deploy up {folder}` starts it)")
-    view = Tail(site.trace, live=running is not None).read()
+    progress = Tail(site.trace, live=running is not None).read()
     if as_json:
-        print(json.dumps({"running": running, "out": str(site.out), **view.figures()}))
+        print(json.dumps({"running": running, "out": str(site.out), **live_table.figures(progress)}))
         return
     console = Console()
-    console.print(view.render())
+    console.print(live_table.table(progress))
     if running is not None:
         text = f"Running: process {running['pid']}, SuperLink on {running['address']}, run {running['run'] or '-'}, "
         text += f"nodes {', '.join(running['nodes']) or 'none'}{', TLS' if running['tls'] else ''}."
-    elif view.ended is not None:
-        text = f"Ended: {view.ended.get('ended', 'finished')}. Results in {site.out}."
+    elif progress.ended is not None:
+        text = f"Ended: {progress.ended.get('ended', 'finished')}. Results in {site.out}."
     else:
         text = f"Not running, not finished: pipecycle deploy up {folder} --resume"
     if running is not None and site.trace.exists():

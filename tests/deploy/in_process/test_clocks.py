@@ -132,7 +132,7 @@ def test_full_batteries_are_forecast_as_nodes_count_them() -> None:
     account = Account(0, 6 * UNIT, harvested=6 * UNIT)
     fleet = LiveFleet(1, Forecast("always", 1, 0), session=2, capacity=6.0)
     fleet.reachable[:] = True
-    fleet.heard(0, account.report())
+    fleet.correct(0, account.report())
     for slot in range(8):
         fleet.begin(slot)
         account.gain(UNIT)
@@ -144,7 +144,7 @@ def test_full_batteries_are_forecast_as_nodes_count_them() -> None:
         fleet.train()
         if slot == 3:
             account.pay(upload=UNIT)
-            fleet.finished(0, 15, UNIT, account.report())
+            fleet.end(0, Status.UNUSED, account.report(), samples=15, fee=UNIT)
         assert fleet.true_level().tolist() == [account.level], slot
         assert fleet.overflow is not None
         assert fleet.overflow.tolist() == [account.overflowed], slot
@@ -152,5 +152,5 @@ def test_full_batteries_are_forecast_as_nodes_count_them() -> None:
     assert fleet.true_level().tolist() == [account.level]
     assert fleet.ledger.stored == account.level
     # A late report and what was expected since: no more than the battery holds.
-    fleet.heard(0, attrs.evolve(account.report(), at=3))
+    fleet.correct(0, attrs.evolve(account.report(), at=3))
     assert fleet.true_level().tolist() == [6 * UNIT]

@@ -76,7 +76,6 @@ class Driver:
         self.levels: list[Ints] = []
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
-        self._launched = 0, 0  # launches of the fleet that have been sent out, and the sessions in them
         self._published = 0
         self._warned = False
 
@@ -140,7 +139,7 @@ class Driver:
             self.evaluate_recipes(slot, values=False)
             self.levels.append(self.fleet.true_level())
             replay.resumed(slot)
-        self._launched = len(self.fleet.launches.count), len(self.fleet.sessions)
+        self.fleet.launched.clear()
         self.weights.used.clear()
         self.fleet.settled = self.fleet.ended.copy()
         self._find_nodes(saved.slot)
@@ -233,22 +232,11 @@ class Driver:
     def _launch(self, slot: int) -> None:
         """Order what the policy has started: it is in the trace and on disk before it leaves."""
         self.evaluate_recipes(slot)
-        launches, (rows, first), new = self.fleet.launches, self._launched, list[int]()
-        for row in range(rows, len(launches.count)):
-            reference, sessions = launches.reference[row], list(range(first, first + launches.count[row]))
-            self.lineage.check(np.atleast_1d(reference))
-            self.trace.write(
-                "launch",
-                slot,
-                sessions=sessions,
-                clients=[self.fleet.sessions[session].client for session in sessions],
-                reference=reference if isinstance(reference, int) else reference.tolist(),
-                payload=launches.payload[row],
-            )
-            new += sessions
-            first += launches.count[row]
-        self._launched = len(launches.count), first
-        self._send(new)
+        launches, self.fleet.launched = self.fleet.launched, []
+        for launch in launches:
+            self.lineage.check(np.atleast_1d(launch["reference"]))
+            self.trace.write("launch", slot, **launch)
+        self._send([session for launch in launches for session in launch["sessions"]])
 
     def _send(self, sessions: list[int]) -> None:
         if sessions:

@@ -8,7 +8,7 @@ includes the fee, so that nothing is charged twice and policies need not know.
 
 from __future__ import annotations
 
-from copy import copy
+from copy import copy, deepcopy
 from typing import Any
 
 import attrs
@@ -57,6 +57,7 @@ class LiveFleet(Fleet):
         self.forecast = forecast
         self.reachable: NDArray[np.bool_] = np.zeros(clients, bool)
         self.sessions: list[Session] = []
+        self.launched: list[dict[str, Any]] = []  # what has been started since the last orders, as the trace tells it
         self.life = ""
         """Of the run, for the orders to come."""
         self.asked: Ints = np.zeros(clients, np.int64)  # sessions per client
@@ -121,6 +122,9 @@ class LiveFleet(Fleet):
                 clients.tolist(), self.asked[clients].tolist(), references, least, strict=True
             )
         ]
+        versions = reference if isinstance(reference, int) else reference.tolist()
+        launch = {"sessions": sessions.tolist(), "clients": clients.tolist(), "reference": versions, "payload": payload}
+        self.launched.append(launch)
         self.asked[clients] += 1
         self._left[clients] = at(self.length, clients)
         return sessions
@@ -270,27 +274,16 @@ class LiveFleet(Fleet):
         last.totals = [tuple(row) for row in np.minimum.accumulate(rows[::-1], axis=0)[::-1].tolist()]
         last.samples = self._samples_by_client()
         schedule = record(meta, last, lineage)
-        sessions, versions = schedule.sessions, schedule.versions
         status = np.array([session.status for session in self.sessions], np.uint8)
-        status[versions.update] = status[schedule.tables.session] = Status.USED
+        status[schedule.versions.update] = status[schedule.tables.session] = Status.USED
         spent = np.array([session.trained for session in self.sessions], np.int64)
         current = self._session[self._session >= 0]
         spent[current] += (self.trained - self._tallied)[self._session >= 0]
         for _, _, senders, cost in last.sent:
             spent[senders] += cost
         end = np.array([session.end for session in self.sessions], np.int32)
-        # The columns grow on; the schedule has copies.
-        return attrs.evolve(
-            schedule,
-            sessions=attrs.evolve(sessions, client=sessions.client.copy(), end=end, status=status, spent=spent),
-            versions=attrs.evolve(
-                versions,
-                base=versions.base.copy(),
-                coefficient=versions.coefficient.copy(),
-                update=versions.update.copy(),
-                weight=versions.weight.copy(),
-            ),
-        )
+        schedule = deepcopy(schedule)  # its columns are the fleet's and the lineage's, which grow
+        return attrs.evolve(schedule, sessions=attrs.evolve(schedule.sessions, end=end, status=status, spent=spent))
 
     def _schedule_ends(self, clients: Ints, sessions: Ints) -> None:
         """Replies end sessions, not the clock."""
