@@ -23,7 +23,7 @@ class VirtualTime:
     def __init__(self) -> None:
         self.time = 0.0
 
-    def now(self) -> float:
+    def monotonic(self) -> float:
         return self.time
 
     def sleep(self, seconds: float) -> None:
@@ -79,7 +79,7 @@ class LocalGrid:
 
     def _gone(self, pending: _Pending) -> None:
         pending.reply = Message(Error(code=5, reason="node unavailable"), reply_to=_asked(pending.reply, self))
-        pending.ready = self.timer.now()
+        pending.ready = self.timer.monotonic()
 
     def set_run(self, run: Any) -> None:
         self.run = run
@@ -97,7 +97,7 @@ class LocalGrid:
         node = message.metadata.dst_node_id
         client = next((one for one, known in self.ids.items() if known == node), -1)
         self.messages.append((client, message))
-        now = self.timer.now()
+        now = self.timer.monotonic()
         fault = self.fault(client, message, now) if client >= 0 else "refuse"
         if fault == "refuse":
             return ""
@@ -132,7 +132,7 @@ class LocalGrid:
         found = []
         for told in list(message_ids):
             pending = self._pending.get(told)
-            if pending is not None and pending.ready <= self.timer.now():
+            if pending is not None and pending.ready <= self.timer.monotonic():
                 del self._pending[told]
                 found.append(pending.reply)
         return found

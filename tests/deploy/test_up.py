@@ -25,7 +25,7 @@ from pipecycle.deploy.local.federation import Federation  # noqa: E402
 from pipecycle.deploy.local.loopback import Failed  # noqa: E402
 from pipecycle.deploy.local.processes import Descendants  # noqa: E402
 from pipecycle.deploy.local.progress import Tail  # noqa: E402
-from pipecycle.deploy.local.up import Site, Terms, _watch  # noqa: E402
+from pipecycle.deploy.local.up import Site, StartOptions, _watch  # noqa: E402
 from pipecycle.errors import InputError  # noqa: E402
 from pipecycle.world.energy import UNIT  # noqa: E402
 
@@ -150,18 +150,18 @@ def test_a_failed_run_says_why(tmp_path: Path, up: Up) -> None:
 
 
 def test_how_nodes_were_started_is_kept(tmp_path: Path) -> None:
-    site, begun = Site(tmp_path), Terms(True, {"battery": 'gauge:/run/a "b"', "capacity": 60.0})
+    site, begun = Site(tmp_path), StartOptions(True, {"battery": 'gauge:/run/a "b"', "capacity": 60.0})
     site.federation.mkdir()
-    site.terms.write_text(begun.text())
-    assert site.agree(Terms(), resume=True) == begun
-    assert site.agree(Terms(True, {"capacity": 60.0}), resume=True) == begun
+    site.options_file.write_text(begun.text())
+    assert site.start_options(StartOptions(), resume=True) == begun
+    assert site.start_options(StartOptions(True, {"capacity": 60.0}), resume=True) == begun
     with pytest.raises(InputError, match=r"--node pace=0.5: the run was started with no pace"):
-        site.agree(Terms(node={"pace": 0.5}), resume=True)
-    assert site.agree(Terms(), resume=False) == Terms()
-    site.terms.write_text(Terms().text())
-    assert site.agree(Terms(), resume=True) == Terms()
+        site.start_options(StartOptions(node={"pace": 0.5}), resume=True)
+    assert site.start_options(StartOptions(), resume=False) == StartOptions()
+    site.options_file.write_text(StartOptions().text())
+    assert site.start_options(StartOptions(), resume=True) == StartOptions()
     with pytest.raises(InputError, match=r"--tls: the run was started without it"):
-        site.agree(Terms(tls=True), resume=True)
+        site.start_options(StartOptions(tls=True), resume=True)
 
 
 def test_a_question_without_an_answer_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from pipecycle.world.specs import FORMS
 
 if TYPE_CHECKING:
     from pipecycle.deploy.local.federation import Federation
-    from pipecycle.deploy.local.up import Outcome, Site, Terms
+    from pipecycle.deploy.local.up import Outcome, Site, StartOptions
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -110,7 +110,7 @@ def up(
     --resume continues. Options win over the app's settings, for this run. Example:
     pipecycle deploy up --nodes 4 --tls --policy fedavg --set slots=90"""
     _need_flower()
-    from pipecycle.deploy.local.up import Site, Terms
+    from pipecycle.deploy.local.up import Site, StartOptions
 
     if folder is not None and dir_ is not None:
         raise InputError(f"DIR and --dir {dir_}: give one of them, not both")
@@ -122,15 +122,15 @@ def up(
     for key in own.keys() & {"partition-id", "ledger"}:
         raise InputError(f"--node {key}={own[key]}: differs between nodes, so it is not for you to give")
     described = NodeSettings.of(own).flat()
-    terms = site.agree(Terms(tls, {key: described[key] for key in own}), resume=resume)
+    start = site.start_options(StartOptions(tls, {key: described[key] for key in own}), resume=resume)
     begin = {} if site.has_app else DEMO
-    chosen = site.prepare({**begin, **given}, resume=resume, fresh=fresh, tls=terms.tls)
+    chosen = site.prepare({**begin, **given}, resume=resume, fresh=fresh, tls=start.tls)
     console = Console(stderr=as_json)
-    outcome = _conduct(site, chosen, terms, console)
+    outcome = _conduct(site, chosen, start, console)
     _close(site, outcome, console, as_json)
 
 
-def _conduct(site: Site, chosen: RunSettings, terms: Terms, console: Console) -> Outcome:
+def _conduct(site: Site, chosen: RunSettings, start: StartOptions, console: Console) -> Outcome:
     """With a live table at a terminal, elsewhere with a line per evaluation."""
     from pipecycle.deploy.local.loopback import Failed
     from pipecycle.deploy.local.up import conduct
@@ -153,14 +153,14 @@ def _conduct(site: Site, chosen: RunSettings, terms: Terms, console: Console) ->
 
     try:
         if not console.is_terminal:
-            return conduct(site, chosen, terms, say=say, show=notice)
+            return conduct(site, chosen, start, say=say, show=notice)
         with Live(Text("starting ..."), console=console, refresh_per_second=4, transient=True) as live:
 
             def show(progress: Progress, federation: Federation) -> None:
                 notice(progress, federation)
                 live.update(live_table.table(progress))
 
-            return conduct(site, chosen, terms, say=say, show=show)
+            return conduct(site, chosen, start, say=say, show=show)
     except KeyboardInterrupt:
         say("Stopped; every process has ended.")
         if site.trace.exists():

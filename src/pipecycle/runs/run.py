@@ -22,7 +22,7 @@ from pipecycle.errors import InputError
 from pipecycle.files import reason, tidy, write
 from pipecycle.policies.registry import build, parameters, policy_class, revision
 from pipecycle.runs import folders as disk
-from pipecycle.runs.config import Config, Train
+from pipecycle.runs.config import Config, TrainSection
 from pipecycle.schedule.plan import Run
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.summary import summarise
@@ -83,7 +83,7 @@ def problem_of(config: Config) -> Problem:
     )
 
 
-def recipe_of(train: Train) -> Recipe:
+def recipe_of(train: TrainSection) -> Recipe:
     """How every client trains."""
     from pipecycle.train.problems import Recipe
     from pipecycle.train.sessions import LocalSGD

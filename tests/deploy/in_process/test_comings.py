@@ -43,14 +43,14 @@ def new_sessions(driver: Any) -> list[int]:
 
 def until_killed(live: SimpleNamespace, now: Callable[[Any], bool]) -> None:
     """Run until it listens at a moment to be killed at."""
-    driver, look = live.driver, live.driver.roster.look
+    driver, look = live.driver, live.driver.roster.receive
 
     def dying(*args: Any) -> Any:
         if now(driver):
             raise Killed
         return look(*args)
 
-    driver.roster.look = dying
+    driver.roster.receive = dying
     with pytest.raises(Killed):
         driver.run()
 

@@ -111,7 +111,7 @@ def test_two_servers_may_share_their_nodes(federation: Federation, ledgers: Ledg
     options = {"policy": "fedavg", "clients": 3, "slots": 60, "session": 4, "initial": 300.0, "run_it": False}
     one, other = (federation(tmp_path, **options) for _ in range(2))
     decide = one.driver.policy.decide
-    others = other.driver.slots(other.driver._begin())
+    others = other.driver.slots(other.driver._start())
 
     def in_turn(slot: int) -> None:
         assert next(others) == slot

@@ -69,7 +69,7 @@ def test_by_the_wall_clock_numbers_used_after_the_last_checkpoint_may_be_used_ag
         live = federation(tmp_path, app=node(), run_it=False, resume=life > 0, **options)
         live.grid.latency = 0.4 * seconds
         if life < 3:
-            look, slots = live.driver.roster.look, [killed[-1] if killed else 20]
+            look, slots = live.driver.roster.receive, [killed[-1] if killed else 20]
 
             def dying(*args: Any, driver: Any = live.driver, look: Any = look, slots: list[int] = slots) -> Any:
                 new = [one for one in driver.fleet.training() if driver.fleet.sessions[one].slot == driver.fleet.slot]
@@ -78,7 +78,7 @@ def test_by_the_wall_clock_numbers_used_after_the_last_checkpoint_may_be_used_ag
                     raise Killed
                 return look(*args)
 
-            live.driver.roster.look = dying
+            live.driver.roster.receive = dying
             with pytest.raises(Killed):
                 live.driver.run()
         else:

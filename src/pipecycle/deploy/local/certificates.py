@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from attrs import frozen
+from attrs import Factory, field, frozen
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -30,19 +30,10 @@ class Authority:
     """The files in one folder by which nodes recognise the server."""
 
     folder: Path
-
-    @property
-    def root(self) -> Path:
-        """For every node and every `flwr` command; not a secret."""
-        return self.folder / "ca.crt"
-
-    @property
-    def certificate(self) -> Path:
-        return self.folder / "server.crt"
-
-    @property
-    def key(self) -> Path:
-        return self.folder / "server.key"
+    root: Path = field(init=False, default=Factory(lambda self: self.folder / "ca.crt", takes_self=True))
+    """For every node and every `flwr` command; not a secret."""
+    certificate: Path = field(init=False, default=Factory(lambda self: self.folder / "server.crt", takes_self=True))
+    key: Path = field(init=False, default=Factory(lambda self: self.folder / "server.key", takes_self=True))
 
     @property
     def made(self) -> bool:

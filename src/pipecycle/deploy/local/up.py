@@ -30,13 +30,13 @@ Show = Callable[[Progress, Federation], None]
 
 
 @frozen
-class Terms:
+class StartOptions:
     """How the nodes of a run are started; a resumed run starts them as before."""
 
     tls: bool = False
     node: Mapping[str, Scalar] = field(factory=dict)
 
-    def again(self, given: Terms) -> Terms:
+    def again(self, given: StartOptions) -> StartOptions:
         """The same for a run that is resumed; options that say something else are refused."""
         if given.tls and not self.tls:
             raise InputError("--tls: the run was started without it")
@@ -49,11 +49,11 @@ class Terms:
         return f"# How `pipecycle deploy up` started the nodes.\ntls = {toml(self.tls)}\n\n[node]\n{lines(self.node)}"
 
     @staticmethod
-    def read(path: Path) -> Terms:
+    def read(path: Path) -> StartOptions:
         values = read_toml(path)
         node = values.get("node", {})
         described = NodeSettings.of(node).flat()
-        return Terms(values.get("tls") is True, {key: described[key] for key in node})
+        return StartOptions(values.get("tls") is True, {key: described[key] for key in node})
 
 
 @frozen
@@ -84,7 +84,7 @@ class Site:
         return self.federation / "nodes" / str(node) / "ledger.json"
 
     @property
-    def terms(self) -> Path:
+    def options_file(self) -> Path:
         return self.federation / "nodes.toml"
 
     @property
@@ -120,9 +120,9 @@ class Site:
                 shutil.rmtree(old, ignore_errors=True)
         return chosen
 
-    def agree(self, given: Terms, *, resume: bool) -> Terms:
+    def start_options(self, given: StartOptions, *, resume: bool) -> StartOptions:
         """How to start the nodes, given the options."""
-        return Terms.read(self.terms).again(given) if resume and self.terms.exists() else given
+        return StartOptions.read(self.options_file).again(given) if resume and self.options_file.exists() else given
 
     def _last(self) -> RunSettings | None:
         """The settings that the run was started with, if they are there."""
@@ -143,14 +143,14 @@ class Outcome:
         return self.verdict == "finished:completed"
 
 
-def conduct(site: Site, settings: RunSettings, terms: Terms, *, say: Say, show: Show) -> Outcome:
+def conduct(site: Site, settings: RunSettings, options: StartOptions, *, say: Say, show: Show) -> Outcome:
     """Start everything, run the app, watch it, take everything down; also when it is interrupted."""
-    with as_ctrl_c(), Federation(site.federation, tls=terms.tls) as federation:
-        link, keys = (" with TLS", " with registered keys") if terms.tls else ("", "")
+    with as_ctrl_c(), Federation(site.federation, tls=options.tls) as federation:
+        link, keys = (" with TLS", " with registered keys") if options.tls else ("", "")
         say(f"SuperLink on 127.0.0.1:{federation.port}{link}, logs in {site.federation / 'logs'}")
-        write(site.terms, terms.text())
+        write(site.options_file, options.text())
         for number in range(settings.clients):
-            own = {**terms.node, "partition-id": number, "ledger": str(site.ledger(number).absolute())}
+            own = {**options.node, "partition-id": number, "ledger": str(site.ledger(number).absolute())}
             federation.start_node(number, own)
         federation.submit(site.folder.absolute(), settings.flat())
         say(f"{settings.clients} nodes started{keys}, run {federation.run} accepted")

@@ -77,12 +77,12 @@ class Measured:
 
     def read(self) -> float:
         """Tries again for a while: a file may be in the middle of being written."""
-        until = self.timer.now() + PATIENCE
+        until = self.timer.monotonic() + PATIENCE
         while True:
             try:
                 return self.measure()
             except InputError:
-                if self.timer.now() >= until:
+                if self.timer.monotonic() >= until:
                     raise
             self.timer.sleep(AGAIN)
 

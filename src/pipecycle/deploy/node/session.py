@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
@@ -12,7 +13,7 @@ from flwr.app import Context, Message, RecordDict
 from pipecycle.deploy.node.battery import Battery, battery
 from pipecycle.deploy.node.ledger import Account, FileStore, Ledger, StateStore, Store
 from pipecycle.deploy.node.settings import NodeSettings
-from pipecycle.deploy.timing import RealTime, Timer
+from pipecycle.deploy.timing import Timer
 from pipecycle.deploy.wire.packing import pack, unpack
 from pipecycle.deploy.wire.protocol import MOST_SAMPLES, WAIT, Order, Reply
 from pipecycle.deploy.wire.settings import RunSettings
@@ -47,7 +48,7 @@ def attend(
     node = NodeSettings.of(context.node_config, strict=strict)
     store = FileStore(Path(node.ledger)) if node.ledger else StateStore(context.state)
     with store.locked():
-        return Node(run, node, store, timer or RealTime()).answer(order, message, context, app)
+        return Node(run, node, store, timer or time).answer(order, message, context, app)
 
 
 def settings_of(context: Context, defaults: RunSettings | None = None, *, strict: bool = True) -> RunSettings:
@@ -102,7 +103,7 @@ class Node:
 
     def train(self, order: Order, message: Message, context: Context, app: App) -> Message:
         before = self.ledger.charge(order.key, order.steps * order.step)
-        began = self.timer.now()
+        began = self.timer.monotonic()
         steps, samples, reason = order.steps, 0, ""
         content: RecordDict | None = None
         try:
@@ -114,7 +115,7 @@ class Node:
             steps, reason = error.steps, str(error)
         except Exception as error:  # an exception would leave its energy out of the books under simulation
             reason = f"{type(error).__name__}: {error}".encode(errors="replace").decode()
-        seconds = self.timer.now() - began
+        seconds = self.timer.monotonic() - began
         self.ledger.account = before
         self.burn(order, steps, seconds)
         if content is not None:
@@ -151,11 +152,11 @@ class Node:
         last = order.slot + order.steps * (1 + WAIT)
         while self.account.level < order.fee:
             if order.slot_seconds:
-                passed = self.timer.now() - began
+                passed = self.timer.monotonic() - began
                 if passed >= order.seconds:
                     return False
                 self.timer.sleep(min(order.slot_seconds, order.seconds - passed))
-                self.measure(order.slot + int((self.timer.now() - began) / order.slot_seconds))
+                self.measure(order.slot + int((self.timer.monotonic() - began) / order.slot_seconds))
             elif self.account.page.slot < last and self.battery.emulated:
                 self.battery.advance(self.account, self.account.page.slot + 1)
             else:

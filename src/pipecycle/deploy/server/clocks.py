@@ -59,18 +59,18 @@ class WallClock:
 
     def __init__(self, slot_seconds: float, roster: Roster, first: int = 0) -> None:
         self.slot_seconds, self._first = slot_seconds, first
-        self._began = roster.timer.now()
+        self._began = roster.timer.monotonic()
 
     def events(self, slot: int, roster: Roster) -> list[Event]:
         until = self._began + (slot + 1 - self._first) * self.slot_seconds
         events = roster.receive()
-        called = roster.timer.now()
-        while (rest := until - roster.timer.now()) > 0:
+        called = roster.timer.monotonic()
+        while (rest := until - roster.timer.monotonic()) > 0:
             roster.timer.sleep(min(POLL, rest))
             events += roster.receive()
-            if roster.timer.now() - called >= CALL:
+            if roster.timer.monotonic() - called >= CALL:
                 roster.call(slot)
-                called = roster.timer.now()
+                called = roster.timer.monotonic()
         return events
 
     def held(self) -> list[Event]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ from pipecycle.deploy.server.roster import Roster
 from pipecycle.deploy.server.tensors import TensorStore
 from pipecycle.deploy.server.trace import TENSORS, Event, Trace, orders
 from pipecycle.deploy.server.weights import Weights
-from pipecycle.deploy.timing import RealTime, Timer
+from pipecycle.deploy.timing import Timer
 from pipecycle.deploy.wire.protocol import Report, age
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
@@ -54,7 +55,7 @@ class Driver:
     def __init__(self, grid: Grid, run: RunSettings, model: Model, timer: Timer | None = None) -> None:
         self.settings, self.model = run, model
         folder = Path(run.out) if run.out else None
-        self.timer = timer or RealTime()
+        self.timer: Timer = timer or time
         self.trace = Trace(folder, self.timer, resume=run.resume)
         self.outputs = Outputs(folder, run, model)
         options = with_upload_ratio(run.config(), model.classes, model.size)
@@ -189,7 +190,7 @@ class Driver:
         """Call until all the wanted clients have replied or the time for it is over; returns whether anything has
         changed.  After a restart only the presence of the `known` counts, unless they have lost their ledgers."""
         mark: Event = {} if known is None else {"after": True}
-        until = self.timer.now() + self.settings.roll_call
+        until = self.timer.monotonic() + self.settings.roll_call
         news = False
         while True:
             self.roster.call(slot)
@@ -201,7 +202,7 @@ class Driver:
                 self.trace.write(slot=slot, **event, **mark)
                 self.apply(event)
             self._write_pins(slot)
-            if wanted <= self.roster.reachable or self.timer.now() >= until:
+            if wanted <= self.roster.reachable or self.timer.monotonic() >= until:
                 return news
             self.timer.sleep(0.25)
 

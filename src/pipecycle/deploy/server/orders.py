@@ -24,7 +24,7 @@ class Orders:
     fleet: LiveFleet
     weights: Weights
     ratio: float
-    """Size of a logit table relative to the model."""
+    """The policy's `upload_ratio`."""
 
     def make(self, word: str, number: int) -> tuple[Order, RecordDict]:
         """The order of a session, and the content of its message; `word` is the run's."""

@@ -94,7 +94,7 @@ class Roster:
         for node in sorted(online - busy):
             client = self.client_of.get(node)
             if client is None:
-                due = node not in self._strangers or self._strangers[node].again <= self.timer.now()
+                due = node not in self._strangers or self._strangers[node].again <= self.timer.monotonic()
             else:
                 away = client not in self.reachable
                 due = (away and self._clients[client].again <= slot) or (not away and client in asked)
@@ -106,7 +106,7 @@ class Roster:
     def _ask(self, node: int, client: int) -> None:
         order = Order(self.run, client=client, slot=self.slot, seconds=self.ttl)
         content = RecordDict({OURS: order.record(), "config": ConfigRecord({})})
-        self._push(content, Flight(node, -1, order, self.timer.now() + self.ttl, node not in self._strangers))
+        self._push(content, Flight(node, -1, order, self.timer.monotonic() + self.ttl, node not in self._strangers))
 
     def _forget(self, node: int) -> None:
         client = self.client_of.pop(node)
@@ -119,7 +119,7 @@ class Roster:
     def send(self, session: int, order: Order, content: RecordDict) -> None:
         """Order a session; if the message is refused, the next `receive` says so."""
         client = order.client
-        flight = Flight(self.node_of.get(client, 0), session, order, self.timer.now() + self.ttl)
+        flight = Flight(self.node_of.get(client, 0), session, order, self.timer.monotonic() + self.ttl)
         for message_id in [message_id for message_id, other in self.flights.items() if other.client == client]:
             del self.flights[message_id]  # a question about its battery, which its reply to this order answers too
         if client not in self.node_of:
@@ -146,7 +146,7 @@ class Roster:
             flight = self.flights.pop(reply.metadata.reply_to_message_id, None)
             if flight is not None:
                 events.append(self._event(flight, reply))
-        now = self.timer.now()
+        now = self.timer.monotonic()
         for message_id in ids:
             if message_id in self.flights and self.flights[message_id].until + LATE < now:
                 events.append(self._failed(self.flights.pop(message_id), ERRORS[EXPIRED]))
@@ -175,7 +175,7 @@ class Roster:
             self._set_unreachable(reply.client)
         if reply.outcome == "trained":
             self._clients[reply.client].count = 0
-            took = self.timer.now() - flight.until + self.ttl
+            took = self.timer.monotonic() - flight.until + self.ttl
             event |= {"samples": reply.samples, "fee": flight.order.fee}
             event |= {"seconds": round(reply.seconds, 3), "took": round(took, 3)}
         return event
@@ -217,5 +217,5 @@ class Roster:
 
     def _ask_later(self, node: int) -> None:
         failures = self._strangers.setdefault(node, Failures())
-        failures.again = self.timer.now() + AGAIN * min(MOST_PAUSE, 2**failures.count)
+        failures.again = self.timer.monotonic() + AGAIN * min(MOST_PAUSE, 2**failures.count)
         failures.count += 1

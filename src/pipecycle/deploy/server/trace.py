@@ -49,7 +49,7 @@ class Trace:
 
     def __init__(self, folder: Path | None, timer: Timer, *, resume: bool = False) -> None:
         self.folder, self.timer = folder, timer
-        self.began = timer.now()
+        self.began = timer.monotonic()
         self.elapsed = 0.0
         self.forgotten: Counter[str] = Counter()
         self._file: IO[bytes] | None = None
@@ -83,7 +83,7 @@ class Trace:
 
     def time(self) -> float:
         """Seconds that the run has lasted, without the pauses before it was resumed."""
-        return self.elapsed + self.timer.now() - self.began
+        return self.elapsed + self.timer.monotonic() - self.began
 
     def save(self, run: str, slot: int, identity: str) -> bool:
         """Write a checkpoint, if anything has happened since the last; returns whether it was written."""
@@ -111,7 +111,7 @@ class Trace:
         self._digest = hashlib.sha256(self._file.read(saved.offset))
         self._file.truncate(saved.offset)
         self._file.seek(saved.offset)
-        self.elapsed, self.began = saved.elapsed, self.timer.now()
+        self.elapsed, self.began = saved.elapsed, self.timer.monotonic()
         return saved, events
 
     def close(self) -> None:

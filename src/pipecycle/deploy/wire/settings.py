@@ -129,7 +129,7 @@ class RunSettings(FlatSettings):
     slots: int = _shared("world.slots", 100)
     session: int = _shared("world.session")
     slack: int = setting(
-        0, "Slots by which policies that work by the clock start sessions earlier.", at_least(0, most=checks.MOST_SLOTS)
+        0, "Slots that policies with a fixed cycle allow for a late reply.", at_least(0, most=checks.MOST_SLOTS)
     )
     batch: int = _shared("train.batch")
     augment: str = _shared("train.augment")
@@ -139,18 +139,18 @@ class RunSettings(FlatSettings):
     proximal: float = _shared("train.proximal")
     distillation: float = _shared("train.distillation")
     trial: int = _shared("world.trial")
-    harvest: str = _shared("world.harvest", note="What is forecast, and charges emulated batteries.")
-    capacity: float = _shared("world.capacity", note="Units that a battery holds, at most.")
-    initial: float = _shared("world.initial", note="Units in an emulated battery that names no initial charge.")
+    harvest: str = _shared("world.harvest", note="The harvest that is forecast; it also charges emulated batteries.")
+    capacity: float = _shared("world.capacity", note="The most units that a battery can hold.")
+    initial: float = _shared("world.initial", note="Units in an emulated battery at first, unless its node differs.")
     deadline: float = setting(
         0.0, "Seconds for a session; 0 for 300, or (wall) its slots, slack and 30 s.", checks.seconds
     )
-    margin: float = setting(15.0, "Seconds after the deadline for which a message stays alive.", checks.seconds)
+    margin: float = setting(15.0, "Seconds after the deadline until a message expires.", checks.seconds)
     roll_call: float = setting(
-        180.0, "Seconds to wait for all clients; the run begins with those who came.", checks.some_seconds
+        180.0, "Seconds to wait for all clients; then the run starts with those present.", checks.some_seconds
     )
     pin_nodes: bool = setting(
-        False, "Whether a client is held to its first Flower node; only with registered keys.", flag
+        False, "Whether a client must stay the same Flower node; only with registered keys.", flag
     )
     evaluate_every: int = _shared("look.every", 20)
     out: str = setting("", "Absolute folder of the run; empty writes nothing.", absolute)
@@ -181,14 +181,14 @@ class RunSettings(FlatSettings):
 
     @property
     def seconds(self) -> float:
-        """What a node is given to answer in."""
+        """How long a node has for its reply."""
         if self.deadline:
             return self.deadline
         return 300.0 if self.clock == "logical" else ceil((self.session + self.slack) * self.slot_seconds) + 30.0
 
     @property
     def lifetime(self) -> float:
-        """Seconds for which a message to a node is alive."""
+        """Seconds after which a message to a node expires."""
         return self.seconds + self.margin
 
     def config(self) -> Config:
