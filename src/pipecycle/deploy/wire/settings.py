@@ -193,14 +193,16 @@ class RunSettings(FlatSettings):
 
     def config(self) -> Config:
         """The same as the configuration of a simulated run, so that reports read both."""
-        values: dict[str, Any] = {}
+        values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
         for attribute in self.fields().values():
             if "place" in attribute.metadata:
+                section, _, name = attribute.metadata["place"].partition(".")
                 value = getattr(self, attribute.name)
-                values[attribute.metadata["place"]] = value or None if attribute.metadata["optional"] else value
+                values[section][name] = value or None if attribute.metadata["optional"] else value
         if self.partition != "iid":
-            values["data.alpha"] = self.partition.partition(":")[2]
-        return Config(self.policy, self.options).changed(values)
+            values["data"]["alpha"] = float(self.partition.partition(":")[2])
+        built = {section: SECTIONS[section](**given) for section, given in values.items()}
+        return Config(policy=self.policy, settings=self.options, **built)
 
     def recipe(self) -> Recipe:
         """How nodes train."""
