@@ -1,4 +1,4 @@
-"""A ready Flower app in a folder: its settings with a sentence for each, and two modules of two lines."""
+"""A Flower app in a folder: its settings with a sentence for each, and two modules of two lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ name = {name}
 version = "0.1.0"
 description = {about}
 requires-python = ">=3.11"
-dependencies = ["pipecycle[flower]"]  # on every machine beforehand: Flower is told not to install anything
+dependencies = ["pipecycle[flower]"]  # install it on every machine beforehand
 
 [tool.hatch.build.targets.wheel]
 packages = [{package}]
@@ -114,7 +114,7 @@ def _package(name: str) -> str:
 
 
 def _own_modules(settings: RunSettings) -> list[Path]:
-    """Files of the working directory that the policy or the model live in."""
+    """The files in the working directory that define the policy or the model."""
     named = [text.partition(":")[0] for text in (settings.policy, settings.model) if ":" in text]
     files = {Path(f"{module}.py") for module in named}
     return sorted(path for path in files if path.exists())

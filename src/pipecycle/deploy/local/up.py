@@ -143,8 +143,8 @@ class Outcome:
         return self.verdict == "finished:completed"
 
 
-def conduct(site: Site, settings: RunSettings, options: StartOptions, *, say: Say, show: Show) -> Outcome:
-    """Start everything, run the app, watch it, take everything down; also when it is interrupted."""
+def run_app(site: Site, settings: RunSettings, options: StartOptions, *, say: Say, show: Show) -> Outcome:
+    """Start everything, run the app, watch it, and stop everything, also after an interruption."""
     with as_ctrl_c(), Federation(site.federation, tls=options.tls) as federation:
         link, keys = (" with TLS", " with registered keys") if options.tls else ("", "")
         say(f"SuperLink on 127.0.0.1:{federation.port}{link}, logs in {site.federation / 'logs'}")

@@ -132,7 +132,7 @@ class FileStore:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else writes meanwhile; the system lifts the lock when the process ends, however it ends."""
+        """No other process writes meanwhile; the system lifts the lock when the process ends, however it ends."""
         import fcntl
 
         try:
@@ -159,8 +159,8 @@ class FileStore:
         write(self._file(name), data)
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Remove all other entries but the books, and what a process that was killed while it wrote has left; nobody
-        else's files, whatever they are called.  What cannot be removed now can be another time."""
+        """Remove all other entries but the books, and what a process left that was killed while it wrote, but no other
+        files.  What cannot be removed now will be next time."""
         entry = r"(?:answer|kept)-[0-9a-f]{16}"
         ours = re.compile(rf"{re.escape(self.path.name)}\.({entry})")
         partial = re.compile(rf"\.{re.escape(self.path.name)}(\.{entry})?\.\d+\.partial")
@@ -230,7 +230,7 @@ class Ledger:
         self.account.overflowed += max(0, self.account.level - capacity)
 
     def save(self) -> None:
-        """Write the books; only then may what they do not name any more be dropped."""
+        """Write the books; only then remove what they no longer name."""
         values = {"format": FORMAT, **attrs.asdict(self.account)}
         self.store.put(BOOKS, sealed(values).encode())
         pages = self.account.runs.values()
@@ -245,12 +245,12 @@ class Ledger:
             del account.runs[old]
 
     def answer(self, key: str) -> bytes | None:
-        """What was answered to this key."""
+        """The reply to the order with this key, if it is kept."""
         name = self.account.page.answers.get(key)
         return None if name is None else self.store.get(name)
 
     def keep(self, key: str, data: bytes) -> None:
-        """A model that does not travel."""
+        """Keep a model that stays on the node."""
         self.account.page.kept[key] = self._put("kept", key, data)
 
     def kept(self, k: int) -> bytes | None:
@@ -269,7 +269,7 @@ class Ledger:
         return before
 
     def settle(self, order: Order, data: bytes) -> None:
-        """The session's energy and its answer, in one write."""
+        """Write the session's energy and its reply in one step."""
         page = self.account.page
         page.answers[order.key] = self._put("answer", order.key, data)
         page.life, page.last = max(page.turn, order.turn)
@@ -278,7 +278,7 @@ class Ledger:
         self.save()
 
     def _put(self, kind: str, key: str, data: bytes) -> str:
-        """Under a name of its own: what the books on disk name stays as it is until they are written again."""
+        """Under a new name: what the books on disk name must not change before they are written again."""
         name = f"{kind}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         self.store.put(name, data)
         return name

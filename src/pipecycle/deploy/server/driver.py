@@ -103,7 +103,7 @@ class Driver:
             self.trace.close()
 
     def slots(self, first: int) -> Iterator[int]:
-        """The slots that are still to come; yields every one once it is over and saved."""
+        """The remaining slots; yields each once it is over and saved."""
         for slot in steps(self.policy, self.world, self, range(first, self.settings.slots)):
             self.evaluate_recipes(slot)
             self.levels.append(self.fleet.true_level())
@@ -183,7 +183,7 @@ class Driver:
         if news or not logical:
             self.fleet.life = f"{age(self.fleet.life) + 1}-{secrets.token_hex(4)}"
         self.trace.write("resume", slot, life=self.fleet.life)
-        # Before anything is sent: no two servers may have the same life and another view of who is there.
+        # Before anything is sent: two servers with the same life must agree on who is present.
         self.trace.save(self.roster.run, slot, self.identity)
 
     def _roll_call(self, slot: int, wanted: set[int], *, known: set[int] | None = None) -> bool:
@@ -339,7 +339,7 @@ class Driver:
                 if "report" in event:
                     self.fleet.reports[event["client"]] = Report(*event["report"])
                 if event["event"] == "reply":
-                    self.weights.used.append(event["session"])  # it is of no use any more
+                    self.weights.used.append(event["session"])  # nobody will use it
             if not any(flight.session >= 0 for flight in self.roster.flights.values()):
                 return
             self.timer.sleep(0.05)

@@ -26,12 +26,12 @@ from pipecycle.world.fleet import ACTED, TRAINING, UNSENT, Fleet, Payload, Recei
 from pipecycle.world.lineage import Lineage
 from pipecycle.world.streams import Ints
 
-_NOBODY: Ints = np.empty(0, np.int64)
+_NONE: Ints = np.empty(0, np.int64)
 
 
 @define
 class Session:
-    """One session in the server's book: what its order says, and what became of it."""
+    """One session: what its order says, and how it ended."""
 
     client: int
     number: int
@@ -93,7 +93,7 @@ class LiveFleet(Fleet):
             self.trained[busy] += cost
             self._left[busy] -= 1
             self.ledger.training += int(np.sum(np.broadcast_to(cost, busy.shape)))
-        return _NOBODY
+        return _NONE
 
     # Questions and actions of the policy.
 

@@ -1,6 +1,6 @@
 """Replies, checked in one place: their form, whether they answer the order, the energy, the weights.
 
-Whatever fails any check is refused by name, and reaches neither the policy nor the model."""
+A reply that fails a check is refused by name, and reaches neither the policy nor the model."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Replies:
         totals = (report.harvested, report.overflowed, report.spent)
         if not 0 <= min(totals) <= max(totals) <= MOST_QUANTA or report.capacity <= 0:
             raise Refused("ledger", "a total is negative or beyond all bounds")
-        # With the energy for its report in hand from the start there is nothing to wait for.
+        # A node that had the energy for its report from the start does not wait for it.
         waits = order.need < order.steps * order.step + order.fee or order.slot_seconds
         latest = order.slot + (self.patience if waits else order.steps - 1)
         if not order.roll_call and not order.slot <= report.at <= latest:

@@ -1,4 +1,4 @@
-"""Which node is which client, and what is on its way to each: one message at a time.
+"""Which node is which client, and the messages to them: one at a time for each.
 
 Node ids are Flower's and may change when a node restarts; a client is the number in the node's own configuration,
 learnt in a roll call (`pins` says who may claim it).  A client that failed in any way is out of reach until it has

@@ -127,7 +127,7 @@ def orders(events: Iterable[Event]) -> Counter[str]:
 
 
 def read_saved(folder: Path) -> tuple[Saved, list[Event], list[Event]]:
-    """A folder's checkpoint, its events up to there, and those after it that are whole."""
+    """A folder's checkpoint, its events up to there, and the complete ones after it."""
     try:
         state = unsealed((folder / STATE).read_bytes())
         data = (folder / TRACE).read_bytes()
