@@ -72,7 +72,7 @@ def test_slack_too_small_delays_but_never_breaks(federation: Federation, policy:
     schedule = live.driver.run()
     assert schedule.status_counts()["lost"] == 0
     assert schedule.ancestry.events >= 2
-    assert any(one["event"] == "warning" and "slack" in one["why"] for one in live.events)
+    assert any(event["event"] == "warning" and "slack" in event["why"] for event in live.events)
 
 
 def test_a_forecast_that_is_too_low_starves_nobody(federation: Federation) -> None:

@@ -34,7 +34,7 @@ def trained(live: SimpleNamespace, client: int, since: int = 0) -> set[int]:
 
 
 def claims(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [one for one in events if one["event"] == "refused"]
+    return [event for event in events if event["event"] == "refused"]
 
 
 def robbed(federation: Federation, *, pinned: bool) -> SimpleNamespace:
@@ -66,8 +66,8 @@ def robbed(federation: Federation, *, pinned: bool) -> SimpleNamespace:
 
 def test_another_node_cannot_take_a_number_over(federation: Federation) -> None:
     live = robbed(federation, pinned=True)
-    assert {one["name"] for one in claims(live.events)} == {"client"}
-    assert {one["node"] for one in claims(live.events)} == {"1004"}
+    assert {event["name"] for event in claims(live.events)} == {"client"}
+    assert {event["node"] for event in claims(live.events)} == {"1004"}
     assert trained(live, 1) == {1}
     assert trained(live, 1, since=65) == {1}
     assert trained(live, 4, since=30) == set()
@@ -95,7 +95,7 @@ def test_a_node_is_one_client_only(federation: Federation) -> None:
     grid.fault = fault
     live.driver.run()
     assert claims(live.events)
-    assert {one["name"] for one in claims(live.events)} == {"client"}
+    assert {event["name"] for event in claims(live.events)} == {"client"}
     assert trained(live, 4) == set()
 
 
@@ -118,8 +118,8 @@ def test_a_node_that_comes_back_is_itself(federation: Federation, tmp_path: Path
     assert done
     assert not claims(live.events)
     assert trained(live, 2, since=60) == {2}
-    pins = [one for one in live.events if one["event"] == "pin"]
-    told = [pair for one in pins for pair in zip(one["clients"], one["nodes"], strict=True)]
+    pins = [event for event in live.events if event["event"] == "pin"]
+    told = [pair for event in pins for pair in zip(event["clients"], event["nodes"], strict=True)]
     assert told == [(client, str(1000 + client)) for client in range(5)]
 
 
@@ -150,7 +150,7 @@ def test_a_refused_roll_call_holds_no_number(federation: Federation) -> None:
 
     grid.fault = fault
     live.driver.run()
-    assert "spent" in {one["name"] for one in claims(live.events)}
+    assert "spent" in {event["name"] for event in claims(live.events)}
     assert trained(live, 1, since=100) == {1}
 
 
@@ -172,14 +172,14 @@ def test_after_a_restart(federation: Federation, tmp_path: Path, link: str) -> N
         grid.start(client)
     again.driver.run()
     events = read_trace(tmp_path / "run/trace.jsonl")
-    names = {one["name"] for one in claims(events)}
+    names = {event["name"] for event in claims(events)}
     if link == "the same":
         assert names == {"client"}
         assert trained(again, 1) == set()
     else:
         assert names == set()
         assert trained(again, 1) == {4}
-        (anew,) = [one for one in events if one.get("anew")]
+        (anew,) = [event for event in events if event.get("anew")]
         assert set(anew["clients"]) <= {0, 1, 2, 3}
     assert trained(again, 0) == {0}
 
