@@ -23,8 +23,7 @@ def write(path: Path, data: bytes | str, *, mode: int = 0o666) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         tidy(path.parent, path.name)
-        partial.unlink(missing_ok=True)  # left by a process that had our number
-        with open(partial, "xb", opener=lambda path, flags: os.open(path, flags, mode)) as file:
+        with open(partial, "wb", opener=lambda path, flags: os.open(path, flags, mode)) as file:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())

@@ -189,7 +189,7 @@ def test_a_trace_in_which_pins_came_back_is_refused(federation: Federation, tmp_
     settings = {**SETTINGS, "pin_nodes": True, "out": str(tmp_path / "run")}
     live = federation(tmp_path, run_it=False, **settings)
     stop_after(live.driver, 20, Killed)
-    live.driver.roster.pins.event = lambda: {"clients": [], "nodes": [], "back": True}
+    live.driver._write_pins = lambda slot: live.driver.trace.write("pin", slot, clients=[], nodes=[], back=True)
     with pytest.raises(Killed):
         live.driver.run()
     with pytest.raises(InputError, match="pins came back in that run"):
