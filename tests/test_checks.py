@@ -19,7 +19,7 @@ from pipecycle.runs.config import Config, Data, Look, Train, World
 from pipecycle.runs.run import train_folders
 from pipecycle.theory.system import System
 from pipecycle.train import LocalSGD, Recipe, Watch, problem
-from pipecycle.train.models import PRESETS
+from pipecycle.train.presets import PRESETS
 from pipecycle.world.harvest import Bernoulli, Markov
 from pipecycle.world.sky import clear_sky
 from pipecycle.world.traces import Solar, Spread, Table

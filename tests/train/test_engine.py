@@ -248,15 +248,6 @@ def test_session_numbers_count_per_client() -> None:
         assert mine.tolist() == list(range(len(mine)))
 
 
-def test_callbacks_hear_every_checkpoint(digits: Problem) -> None:
-    heard: list[int] = []
-    job = Job(
-        plan(build("fedavg"), 0.5, clients=20, slots=450), digits, callbacks=(lambda job, row: heard.append(row.slot),)
-    )
-    train_many([job], device="cpu")
-    assert heard == [150, 300, 450]
-
-
 def test_the_same_trial_gives_the_same_problem() -> None:
     one, two, other = (problem("digits", "lenet", clients=10, alpha=0.1, trial=trial) for trial in (4, 4, 5))
     assert torch.equal(one.initial, two.initial)

@@ -51,6 +51,10 @@ class Split:
         """Samples of every client."""
         return np.diff(self.starts)
 
+    def used(self, session: ArrayLike, batch: int) -> Ints:
+        """Samples that a session of so many steps uses, by client: what its update is weighed by."""
+        return np.asarray(session) * np.minimum(batch, self.sizes)
+
     def check(self, task: Task, overlap: bool = False) -> Split:
         """Itself, if every index exists in the task and, unless `overlap`, no two clients share a sample."""
         total = len(task.y_train)

@@ -225,9 +225,6 @@ def work(
 ) -> None:
     """One worker: its runs stacked; should the stack break, each run by itself, so that one cannot harm another.  Runs
     that another process is training are waited for, and taken over if it does not finish them."""
-    import torch
-
-    torch.set_num_threads(1)
     last = 0.0
     over: set[str] = set()  # failed
     busy: dict[str, RunFolder] = {}

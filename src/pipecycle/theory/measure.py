@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pipecycle.errors import InputError
 from pipecycle.report.records import Metrics, Record
-from pipecycle.runs.run import prepare
+from pipecycle.runs.run import problem_of
 from pipecycle.schedule.ancestry import mean
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.theory import bounds, rates
@@ -161,7 +161,7 @@ def measure(
     events = _events(schedule, int(record.metrics.slot[-1]), models)
     if len(events) < 2:
         raise InputError(f"{record.path}: has no aggregation, so there is nothing to measure")
-    _, learnt = prepare(record.config)
+    learnt = problem_of(record.config)
     ancestry = schedule.ancestry
     recipes: list[Recipe] = []
     for event in events:

@@ -89,7 +89,7 @@ def load_job(job: Job, path: Path, identity: str, like: Tensor) -> None:
     if state["identity"] != identity:
         raise InputError(f"{path}: is the checkpoint of another run; choose another folder, or --fresh")
     if state["device"] != like.device.type:
-        raise InputError(f"{path}: was made on {state['device']}, whose bits differ; go on there, or --fresh")
+        raise InputError(f"{path}: was made on {state['device']}, whose bits differ; resume there, or --fresh")
     keys = state["keys"]
     graph = job.graph
     graph.resume(

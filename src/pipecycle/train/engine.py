@@ -20,7 +20,7 @@ from pipecycle.train.history import History
 from pipecycle.train.job import Job, Watch
 from pipecycle.train.loop import Loop
 from pipecycle.train.problems import Problem, on_device
-from pipecycle.train.sessions import Executor, Precision, Teachers
+from pipecycle.train.sessions import Executor, Precision, Teachers, one_thread
 from pipecycle.train.stacked import Stacked, executor
 
 Tick = Callable[["Engine"], None]
@@ -76,17 +76,18 @@ def train_many(
     place = pick_device(device)
     bands = [Band(group, place, precision, trainer, dtype, width) for group in alike(jobs)]
     engine = Engine(jobs, time.monotonic(), place, bands, sum(job.steps_done for job in jobs))
-    for band in bands:
-        band.begin()
-    try:
-        while any(not job.over for job in jobs):
-            for band in bands:
-                band.step()
-            if tick is not None:
-                tick(engine)
-    finally:
+    with one_thread():
         for band in bands:
-            band.drain()
+            band.begin()
+        try:
+            while any(not job.over for job in jobs):
+                for band in bands:
+                    band.step()
+                if tick is not None:
+                    tick(engine)
+        finally:
+            for band in bands:
+                band.drain()
     return [job.history for job in jobs]
 
 

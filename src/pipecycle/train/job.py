@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -22,8 +21,6 @@ from pipecycle.train.recipes import evaluate, tabulate
 from pipecycle.train.teachers import Table
 from pipecycle.world.lineage import Floats, Kind
 from pipecycle.world.streams import Ints
-
-Callback = Callable[["Job", Row], None]
 
 
 class Probe(Protocol):
@@ -64,7 +61,6 @@ class Job:
         watch: Watch | None = None,
         *,
         name: str = "",
-        callbacks: tuple[Callback, ...] = (),
         probe: Probe | None = None,
     ) -> None:
         if schedule.clients != len(problem.split):
@@ -77,7 +73,7 @@ class Job:
             )
         self.problem, self.watch = problem, watch or Watch()
         self.name = name or schedule.policy
-        self.callbacks, self.probe = callbacks, probe
+        self.probe = probe
         watch = self.watch
         points = checkpoints(schedule, watch.every, watch.budget, watch.clients_every)
         if watch.served is not None:
@@ -267,8 +263,6 @@ class Job:
                 self.snapshots.clear()
             elif self._next is not None and self._next.version != point.version:
                 self.snapshots.pop(point.version, None)
-            for callback in self.callbacks:
-                callback(self, self.history.rows[-1])
 
     def recall(self, rows: list[Row], ended: str | None) -> None:
         """What was recorded before a resume."""

@@ -62,7 +62,7 @@ class Problem:
 
     def samples(self, session: ArrayLike) -> Ints:
         """How many samples a session uses, by client: what its update is weighed by.  For `plan(..., samples=...)`."""
-        return np.asarray(session) * np.minimum(self.recipe.batch, self.split.sizes)
+        return self.split.used(session, self.recipe.batch)
 
     def batches(self, steps: int) -> Batches:
         return Batches(self.split, self.trial, steps, self.recipe.batch, self.recipe.replacement)

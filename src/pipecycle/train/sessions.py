@@ -222,16 +222,27 @@ class Base:
 
 
 @contextmanager
-def steady(precision: Precision) -> Iterator[None]:
-    """One thread (convolution gradients differ in bits between one and two) and fixed algorithms, until it ends."""
+def one_thread() -> Iterator[None]:
+    """One thread until it ends: convolution gradients differ in bits between one and two."""
     threads = torch.get_num_threads()
-    products = torch.backends.cuda.matmul.allow_tf32
-    reduced = precision != "fp32"
     torch.set_num_threads(1)
-    torch.backends.cuda.matmul.allow_tf32 = reduced
     try:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=reduced):
-            yield
+        yield
     finally:
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def steady(precision: Precision) -> Iterator[None]:
+    """One thread and fixed algorithms, until it ends."""
+    products = torch.backends.cuda.matmul.allow_tf32
+    reduced = precision != "fp32"
+    torch.backends.cuda.matmul.allow_tf32 = reduced
+    try:
+        with (
+            one_thread(),
+            torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=reduced),
+        ):
+            yield
+    finally:
         torch.backends.cuda.matmul.allow_tf32 = products
