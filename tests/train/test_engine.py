@@ -289,7 +289,7 @@ def test_a_teacher_beside_it_does_not_change_how_a_session_is_computed(
     digits: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _Kinds.calls.clear()
-    monkeypatch.setattr("pipecycle.train.engine.Loop", _Kinds)
+    monkeypatch.setattr("pipecycle.train.stacked.Loop", _Kinds)
     plans = {name: plan(build(name), 1.0, clients=20, slots=200) for name in ("flda", "pipecycle")}
     jobs = {name: Job(schedule, digits, Watch(every=100)) for name, schedule in plans.items()}
     train_many(list(jobs.values()), device="cpu", trainer="loop")

@@ -6,7 +6,6 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
-from typing import Literal
 
 import numpy as np
 import torch
@@ -18,13 +17,11 @@ from pipecycle.schedule.schedule import Schedule
 from pipecycle.train.examiner import Examiner, Pending
 from pipecycle.train.history import History
 from pipecycle.train.job import Job, Watch
-from pipecycle.train.loop import Loop
 from pipecycle.train.problems import Problem, on_device
-from pipecycle.train.sessions import Executor, Precision, Teachers, one_thread
-from pipecycle.train.stacked import Stacked, executor
+from pipecycle.train.sessions import Precision, Teachers, one_thread
+from pipecycle.train.stacked import Stacked, Trainer, executor
 
 Tick = Callable[["Engine"], None]
-Trainer = Literal["auto", "loop", "stacked"]
 Look = tuple[Job, list[int], bool, Pending]
 """A job, the versions (or sessions, if true) of its that are being evaluated, and their scores to come."""
 
@@ -160,14 +157,10 @@ class Band:
         module = deepcopy(problem.module).to(device=device, dtype=dtype)
         images, labels = on_device(problem.task.x_train, problem.task.y_train, device, dtype)
         self.like = images.new_empty(0)
-        classes, sgd, frame = problem.task.classes, problem.recipe.sgd, problem.frame
-        self.executor: Executor
-        if trainer == "auto":
-            self.executor = executor(module, images, labels, classes, sgd, precision=precision, frame=frame)
-        elif trainer == "stacked":
-            self.executor = Stacked(module, images, labels, classes, sgd, precision=precision, frame=frame)
-        else:
-            self.executor = Loop(module, images, labels, classes, sgd, frame=frame)
+        classes, sgd = problem.task.classes, problem.recipe.sgd
+        self.executor = executor(
+            module, images, labels, classes, sgd, precision=precision, frame=problem.frame, kind=trainer
+        )
         stack = isinstance(self.executor, Stacked)
         self.width = width or (_stack_width(problem.size, device) if stack else 16)
         self.pending: list[Look] = []
