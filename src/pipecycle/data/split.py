@@ -70,8 +70,8 @@ class Split:
             ranked = self.indices[order]
             twice = np.flatnonzero(ranked[1:] == ranked[:-1])
             if len(twice):
-                one, other = np.searchsorted(self.starts, order[twice[0] : twice[0] + 2], side="right") - 1
-                raise InputError(f"clients {one} and {other} share index {ranked[twice[0]]}: overlap is not allowed")
+                first, second = np.searchsorted(self.starts, order[twice[0] : twice[0] + 2], side="right") - 1
+                raise InputError(f"clients {first} and {second} share index {ranked[twice[0]]}: overlap is not allowed")
         return self
 
     def counts(self, task: Task) -> Ints:

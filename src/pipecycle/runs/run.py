@@ -27,7 +27,7 @@ from pipecycle.stopping import Interrupted, Stop
 if TYPE_CHECKING:
     from pipecycle.train.engine import Engine
     from pipecycle.train.job import Job, Watch
-    from pipecycle.train.problems import Problem, Recipe
+    from pipecycle.train.problems import Problem, Training
 
 Show = Callable[["Engine"], None]
 Failed = Callable[["RunFolder", BaseException], None]
@@ -63,17 +63,17 @@ def problem_of(config: Config) -> Problem:
         samples=data.samples,
         trial=world.trial,
         split=split,
-        recipe=recipe_of(train),
+        training=training_of(train),
     )
 
 
-def recipe_of(train: Train) -> Recipe:
+def training_of(train: Train) -> Training:
     """How every client trains."""
-    from pipecycle.train.problems import Recipe
+    from pipecycle.train.problems import Training
     from pipecycle.train.sessions import LocalSGD
 
     sgd = LocalSGD(lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay, proximal=train.proximal)
-    return Recipe(sgd, train.batch, train.replacement, train.lr_decay, train.distillation, train.augment)
+    return Training(sgd, train.batch, train.replacement, train.lr_decay, train.distillation, train.augment)
 
 
 def watch(config: Config) -> Watch:

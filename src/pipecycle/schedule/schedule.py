@@ -268,9 +268,9 @@ class Schedule:
     def differences(self, other: Schedule) -> list[str]:
         """Names of what differs: keys of `meta`, then columns."""
         keys = sorted(set(self.meta) | set(other.meta))
-        found = [f"meta.{key}" for key in keys if self.meta.get(key) != other.meta.get(key)]
+        differing = [f"meta.{key}" for key in keys if self.meta.get(key) != other.meta.get(key)]
         theirs = other.arrays()
-        return found + [name for name, mine in self.arrays().items() if not np.array_equal(mine, theirs[name])]
+        return differing + [name for name, mine in self.arrays().items() if not np.array_equal(mine, theirs[name])]
 
     def __repr__(self) -> str:
         return (

@@ -19,7 +19,7 @@ from pipecycle.errors import InputError
 from pipecycle.files import write
 from pipecycle.train.history import Row, Score
 from pipecycle.train.job import Job
-from pipecycle.train.teachers import Table
+from pipecycle.train.teachers import LogitTable
 
 FORMAT = 1
 
@@ -38,7 +38,7 @@ def save_job(job: Job, path: Path, identity: str) -> None:
         tensors[f"snapshot.{version}"] = job.snapshots[version]
     keys["tables"] = sorted(job.tables)
     for table in keys["tables"]:
-        for field in attrs.fields(Table):
+        for field in attrs.fields(LogitTable):
             tensors[f"table.{table}.{field.name}"] = getattr(job.tables[table], field.name)
     keys["logits"] = sorted(job.logits)
     for session in keys["logits"]:
@@ -110,8 +110,10 @@ def load_job(job: Job, path: Path, identity: str, like: Tensor) -> None:
             pool.put(keys[name], tensors[name].to(like.device))
     job.snapshots = {version: tensors[f"snapshot.{version}"].to(like.device) for version in keys["snapshots"]}
     for table in keys["tables"]:
-        parts = {field.name: tensors[f"table.{table}.{field.name}"].to(like.device) for field in attrs.fields(Table)}
-        job.tables[table] = Table(**parts)
+        parts = {
+            field.name: tensors[f"table.{table}.{field.name}"].to(like.device) for field in attrs.fields(LogitTable)
+        }
+        job.tables[table] = LogitTable(**parts)
     for session in keys["logits"]:
         sums, counts = (tensors[f"logits.{session}.{name}"].to(like.device) for name in ("sums", "counts"))
         job.logits[session] = (sums, counts)

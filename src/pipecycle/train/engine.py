@@ -22,7 +22,7 @@ from pipecycle.train.sessions import Precision, Teachers, one_thread
 from pipecycle.train.stacked import Stacked, Trainer, executor
 
 Tick = Callable[["Engine"], None]
-Look = tuple[Job, list[int], bool, Pending]
+Evaluation = tuple[Job, list[int], bool, Pending]
 """A job, the versions (or sessions, if true) of its that are being evaluated, and their scores to come."""
 
 
@@ -109,7 +109,7 @@ def alike(jobs: Iterable[Job]) -> list[list[Job]]:
     """Jobs in the order given, grouped by what has to be the same in a stack."""
     groups: dict[object, list[Job]] = {}
     for job in jobs:
-        key = (id(job.problem.task), fingerprint(job.problem.module), job.problem.recipe)
+        key = (id(job.problem.task), fingerprint(job.problem.module), job.problem.training)
         groups.setdefault(key, []).append(job)
     return list(groups.values())
 
@@ -157,13 +157,13 @@ class Band:
         module = deepcopy(problem.module).to(device=device, dtype=dtype)
         images, labels = on_device(problem.task.x_train, problem.task.y_train, device, dtype)
         self.like = images.new_empty(0)
-        classes, sgd = problem.task.classes, problem.recipe.sgd
+        classes, sgd = problem.task.classes, problem.training.sgd
         self.executor = executor(
             module, images, labels, classes, sgd, precision=precision, frame=problem.frame, kind=trainer
         )
         stack = isinstance(self.executor, Stacked)
         self.width = width or (_stack_width(problem.size, device) if stack else 16)
-        self.pending: list[Look] = []
+        self.pending: list[Evaluation] = []
         self.examiners: dict[int, Examiner] = {}
         known: dict[bytes, Examiner] = {}  # trials share their test samples
         for job in jobs:
@@ -225,11 +225,11 @@ class Band:
         reference = torch.cat([job.versions.gather(job.graph.reference[sessions].tolist()) for job, sessions in runs])
         batches = torch.from_numpy(np.concatenate([_batches(job, sessions, steps) for job, sessions in runs]))
         views = _views(runs, steps)
-        recipe = self.jobs[0].problem.recipe
+        training = self.jobs[0].problem.training
         lr = None
-        if recipe.lr_decay != 1.0:
+        if training.lr_decay != 1.0:
             lr = torch.tensor([job.lr_of(session) for job, session in picked], dtype=self.like.dtype)
-        teachers = self._teachers(runs, recipe.distillation)
+        teachers = self._teachers(runs, training.distillation)
         done = self.executor.run(reference, batches, lr=lr, teachers=teachers, collect=collect, views=views)
         first = 0
         for job, sessions in runs:
@@ -276,7 +276,7 @@ class Band:
             self.pending.append((job, versions, False, self.examiners[id(job)].examine(rows)))
             job.looked(versions, rows)
 
-    def _read(self, pending: list[Look]) -> None:
+    def _read(self, pending: list[Evaluation]) -> None:
         for job, keys, of_clients, scores in pending:
             for key, score in zip(keys, scores.read(), strict=True):
                 if of_clients:

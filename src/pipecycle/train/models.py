@@ -77,14 +77,13 @@ def preset(name: str, shape: Sequence[int], classes: int) -> nn.Sequential:
 
 def _factory(name: str) -> Callable[..., Any]:
     check_model(name)
-    found = named(name, "model")
-    if not callable(found):
+    factory: Callable[..., Any] = named(name, "model")
+    if not callable(factory):
         raise InputError(f"model {name!r}: needs a function of (shape, classes)")
     try:
-        inspect.signature(found).bind((1,), 1)
+        inspect.signature(factory).bind((1,), 1)
     except (TypeError, ValueError):
         raise InputError(f"model {name!r}: needs a function of (shape, classes)") from None
-    factory: Callable[..., Any] = found
     return factory
 
 
