@@ -29,7 +29,7 @@ class Entry:
     classes: int = 10
 
     def folder(self) -> Path:
-        return cache.folder(self.name)
+        return cache.root() / self.name
 
     def cached(self) -> bool:
         """All files are there; `fetch` has checked them when it put them there."""

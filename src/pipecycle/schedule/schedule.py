@@ -207,14 +207,6 @@ class Schedule:
         spent: Floats = self.sessions.spent / UNIT
         return np.asarray(np.bincount(self.sessions.client, spent, self.clients), np.float64)
 
-    def harvested_by_client(self) -> Floats:
-        """Units, the initial charge included."""
-        return self.spent_by_client() + (self.energy.level + self.energy.overflow) / UNIT
-
-    def spent_per_slot(self) -> Floats:
-        """Units spent by the whole fleet in every slot."""
-        return np.diff(self.energy.spent, prepend=0) / UNIT
-
     def wasted(self) -> int:
         """Sessions whose update was never used, or only in a hub model that was discarded."""
         makers = np.repeat(self.versions.discarded, np.diff(self.versions.update_at))

@@ -1,4 +1,4 @@
-"""A job's state in one file, whole or not at all, so that a killed run goes on to the very same bits."""
+"""A job's state in one file, whole or not at all, so that a killed run resumes and ends with the same bits."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from pipecycle.train.job import Job
 from pipecycle.train.teachers import LogitTable
 
 FORMAT = 1
+FLAGS = {"versions": "version_done", "sessions": "session_done", "tables": "table_done", "unseen": "unseen"}
+"""What a checkpoint calls the flags of a graph."""
 
 
 def save_job(job: Job, path: Path, identity: str) -> None:
     """Write everything that the rest of the run depends on; `identity` says whose state it is."""
-    graph = job.graph
     tensors: dict[str, Tensor] = {}
     keys: dict[str, list[int]] = {}
     for name, pool in (("versions", job.versions), ("updates", job.updates)):
@@ -46,18 +47,12 @@ def save_job(job: Job, path: Path, identity: str) -> None:
     if job.model is not None:
         tensors["model"] = job.model
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    flags = {
-        "versions": graph.version_done,
-        "sessions": graph.session_done,
-        "tables": graph.table_done,
-        "unseen": graph.unseen,
-    }
     state = {
         "format": FORMAT,
         "identity": identity,
         "device": job.versions.device.type,
         "keys": keys,
-        "flags": {name: _pack(value) for name, value in flags.items()},
+        "flags": {name: _pack(getattr(job.graph, flags)) for name, flags in FLAGS.items()},
         "rows": [attrs.asdict(row) for row in job.history.rows],
         "ended": job.history.ended,
         "scores": {str(version): attrs.asdict(score) for version, score in sorted(job.scores.items())},
@@ -92,17 +87,7 @@ def load_job(job: Job, path: Path, identity: str, like: Tensor) -> None:
         raise InputError(f"{path}: was made on {state['device']}, whose bits differ; resume there, or --fresh")
     keys = state["keys"]
     graph = job.graph
-    graph.resume(
-        *(
-            _unpack(state["flags"][name], size)
-            for name, size in (
-                ("versions", len(graph.version_done)),
-                ("sessions", len(graph.session_done)),
-                ("tables", len(graph.table_done)),
-                ("unseen", len(graph.unseen)),
-            )
-        )
-    )
+    graph.resume(*(_unpack(state["flags"][name], len(getattr(graph, flags))) for name, flags in FLAGS.items()))
     job.begin(like)
     job.versions.drop([0])
     for name, pool in (("versions", job.versions), ("updates", job.updates)):
