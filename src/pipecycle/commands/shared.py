@@ -44,11 +44,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 
 SAID = 1000
 STOPPED = SAID + 130
-"""How a command ends that was interrupted and has said how to go on; others leave the saying to the program."""
+"""How a command ends that was interrupted and has said how to resume; the program says it for the others."""
 
 
 def stopped(stop: Interrupted) -> typer.Exit:
-    """The end of a command that has said how to go on: 130 after Ctrl-C, 143 after SIGTERM."""
+    """The end of a command that has said how to resume: 130 after Ctrl-C, 143 after SIGTERM."""
     return typer.Exit(SAID + 128 + stop.number)
 
 

@@ -28,7 +28,7 @@ Evaluation = tuple[Job, list[int], bool, Pending]
 
 @frozen
 class Engine:
-    """What a watcher can see while training goes on."""
+    """What a watcher can see during training."""
 
     jobs: Sequence[Job]
     started: float
@@ -192,7 +192,7 @@ class Band:
         earlier, self.pending = self.pending, []
         for job in {id(job): job for job, _ in picked}.values():
             self._look(job)
-        self._read(earlier)  # what was launched before this stack: the device goes on meanwhile
+        self._read(earlier)  # what was launched before this stack: the device works meanwhile
 
     def _pick(self) -> list[tuple[Job, int]]:
         """Ready sessions of one kind, the jobs furthest behind first, each job's in the order of their starts.

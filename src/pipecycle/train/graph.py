@@ -91,7 +91,7 @@ class Graph:
         self.bases = Index(makers[kept], versions.base[kept].astype(np.int64), count)
 
     def resume(self, versions: Flags, sessions: Flags, tables: Flags, unseen: Flags) -> None:
-        """Set what is done, and which of the wanted versions have not been looked at yet; count the rest anew."""
+        """Set what is done, and which of the wanted versions have not been looked at yet; count the rest again."""
         record = self.schedule.versions
         self.version_done, self.session_done, self.table_done = versions.copy(), sessions.copy(), tables.copy()
         self.unseen = unseen.copy()

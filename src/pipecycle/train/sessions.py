@@ -27,7 +27,7 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 
 @frozen
 class LocalSGD:
-    """What a client does in a step; the defaults are plain SGD.  Momentum begins anew with every session."""
+    """What a client does in a step; the defaults are plain SGD.  Momentum starts from zero in every session."""
 
     lr: float = field(default=0.05, validator=number(above=0))
     momentum: float = field(default=0.0, validator=number(least=0, below=1))
