@@ -116,7 +116,7 @@ class RunFolder:
 
     @property
     def damage(self) -> str | None:
-        """Why what claims to be a result cannot be used, if it cannot."""
+        """Why the result cannot be used, if there is one that cannot."""
         try:
             disk.result(self.path)
         except disk.Damaged as damage:
@@ -131,7 +131,7 @@ class RunFolder:
         return figures
 
     def take(self) -> bool:
-        """Have the folder to ourselves (`Busy` if somebody else does); false if there is nothing left to do in it."""
+        """Lock the folder (`Busy` if another process holds it); false if the run is finished."""
         self.lock.take()
         if self.finished:
             self.release()
@@ -146,7 +146,7 @@ class RunFolder:
 
     def begin(self, planned: Callable[[], Schedule], device: str) -> Job | None:
         """The run's job, at the point that its checkpoint holds if there is one; None if the run is finished."""
-        # A folder that is there is taken first, a new one is made only when nothing is wrong with the run.
+        # An existing folder is locked first; a new one is made only once the run is known to be sound.
         if self.path.exists() and not self.take():
             return None
         schedule, learnt = self.schedule or planned(), problem_of(self.config)
@@ -172,7 +172,7 @@ class RunFolder:
         return job
 
     def save(self, job: Job) -> None:
-        """Keep what the rest of the run depends on, and the metrics so far."""
+        """Write the checkpoint and the metrics so far."""
         from pipecycle.train.checkpoint import save_job
 
         self.lock.check()
@@ -180,7 +180,7 @@ class RunFolder:
         write(self.path / "metrics.csv", job.history.csv())
 
     def finish(self, job: Job) -> None:
-        """Write what came out; the checkpoint is no longer needed, and nobody writes here again."""
+        """Write the results, remove the checkpoint and release the folder."""
         from safetensors.torch import save
 
         from pipecycle.train.models import split
@@ -273,7 +273,7 @@ def train_folders(
 
 @cache
 def source() -> str:
-    """Twelve letters that tell whether two runs were made by the same code: a digest of the package's files."""
+    """A digest of the package's files, 12 letters: equal for runs made by the same code."""
     home = Path(__file__).parents[1]
     whole = hashlib.sha256()
     for path in sorted(home.rglob("*.py"), key=lambda path: path.relative_to(home).as_posix()):
