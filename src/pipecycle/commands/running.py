@@ -145,7 +145,7 @@ def _train(folder: RunFolder, device: str, save_every: float, console: Console) 
         else:
             train_folders([folder], device=device, save_every=save_every)
     except Interrupted as stop:
-        console.print(f"Stopped; the same command goes on from {folder.path}.", highlight=False)
+        console.print(f"Stopped; the same command resumes from {folder.path}.", highlight=False)
         raise stopped(stop) from None
 
 

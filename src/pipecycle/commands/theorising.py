@@ -119,9 +119,9 @@ def _draw_steps(results: Path, figure: Path, kind: str) -> None:
     from pipecycle.report.figures import look, save
     from pipecycle.theory.steps_figure import draw, read
 
-    found = read(results)
+    curves = read(results)
     with look():
-        write(figure, save(draw(found), kind))
+        write(figure, save(draw(curves), kind))
     screen().print(f"Figure: {figure}", highlight=False, soft_wrap=True)
 
 

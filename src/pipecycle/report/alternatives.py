@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipecycle.report.records import Group
 from pipecycle.report.tables import Row, to_target
+from pipecycle.runs.records import Group
 from pipecycle.schedule.summary import number
 
 

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from pipecycle.arrays import read_arrays
 from pipecycle.errors import InputError
-from pipecycle.report.records import Record
+from pipecycle.runs.records import Record
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.world.energy import UNIT, quanta
 from pipecycle.world.harvest import rows

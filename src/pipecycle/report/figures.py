@@ -13,12 +13,12 @@ import numpy as np
 
 from pipecycle.errors import InputError
 from pipecycle.report.battery import levels
-from pipecycle.report.curves import Axis, curve
 from pipecycle.report.lanes import letter, pipeline
 from pipecycle.report.payload import coverage, lag, participation
-from pipecycle.report.records import Group
 from pipecycle.report.styles import CHAINS, Style, styles
 from pipecycle.report.tables import Row, always, default_target, summary_rows
+from pipecycle.results import Axis, mean_curve
+from pipecycle.runs.records import Group
 from pipecycle.world.energy import UNIT
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class _Figures:
 
     def _curves(self, pane: Axes, axis: Axis) -> None:
         for group, style in self._each():
-            line = curve(group, axis)
+            line = mean_curve(group.curves, axis)
             if line is None:
                 continue
             if line.sd is not None:

@@ -17,9 +17,9 @@ from pipecycle.report import story
 from pipecycle.report.alternatives import alternatives
 from pipecycle.report.markup import html_table
 from pipecycle.report.payload import Step, payload
-from pipecycle.report.records import Group
 from pipecycle.report.tables import Table, default_target, summary_rows, tables
 from pipecycle.runs.config import SECTIONS
+from pipecycle.runs.records import Group
 from pipecycle.schedule.summary import number
 
 
@@ -66,8 +66,8 @@ def page(
     return Template(asset("page.html")).substitute(facts)
 
 
-def asset(name: str) -> str:
-    return (files("pipecycle.report") / "assets" / name).read_text()
+def asset(name: str, package: str = "pipecycle.report") -> str:
+    return (files(package) / "assets" / name).read_text()
 
 
 def _title(groups: Sequence[Group]) -> str:

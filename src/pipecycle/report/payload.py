@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from pipecycle.errors import InputError
 from pipecycle.report.battery import levels
-from pipecycle.report.curves import Axis, curve
 from pipecycle.report.lanes import letter, pipeline
-from pipecycle.report.records import Group, Record
 from pipecycle.report.styles import CHAINS, styles
 from pipecycle.report.tables import Row
+from pipecycle.results import Axis, mean_curve
+from pipecycle.runs.records import Group, Record
 
 Step = Callable[[], None]
 
@@ -56,7 +56,7 @@ _ROW_KEYS = ("energy_to_target", "energy_to_target_by_trial", "slots_to_target",
 
 
 def line(group: Group, axis: Axis) -> dict[str, Any] | None:
-    found = curve(group, axis)
+    found = mean_curve(group.curves, axis)
     if found is None:
         return None
     values = {"x": _short(found.x, 1), "mean": _short(found.mean, 2), "trials": found.trials}

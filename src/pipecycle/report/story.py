@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipecycle.report.records import Group
-from pipecycle.report.tables import Row, accuracies, always, best_of, paired
+from pipecycle.report.tables import Row, always, best_of
+from pipecycle.results import paired
+from pipecycle.runs.records import Group
 from pipecycle.schedule.summary import number, warnings
 
 
@@ -81,17 +82,17 @@ def _winner(groups: Sequence[Group], scenario: str) -> list[str]:
     best = best_of(groups, scenario)
     if best is None:
         return []
-    found = accuracies(best)
+    ours = best.accuracies
     place = "at the budget" if best.facts.get("world.budget") is not None else "at the end"
-    average = sum(found.values()) / len(found)
-    over = f" on average over {_count(len(found), 'trial')}" if len(found) > 1 else ""
+    average = sum(ours.values()) / len(ours)
+    over = f" on average over {_count(len(ours), 'trial')}" if len(ours) > 1 else ""
     said = [f"{best.label} came out highest: {average:.1f} % of test samples right {place}{over}."]
     rivals = [group for group in groups if group.scenario == scenario and group.trained and group is not best]
     if not rivals:
         return said if len(groups) > 1 else [f"{best.label} got {average:.1f} % of test samples right {place}{over}."]
     second = best_of(rivals, scenario)
     assert second is not None
-    gap = paired(found, accuracies(second))
+    gap = paired(ours, second.accuracies)
     if gap is None:
         said.append(f"{second.label} is next, but they share no trial, so they cannot be compared in pairs.")
     elif gap.low is None or gap.high is None:
@@ -101,7 +102,7 @@ def _winner(groups: Sequence[Group], scenario: str) -> list[str]:
         undecided = [
             rival.label
             for rival in rivals
-            if (one := paired(found, accuracies(rival))) is not None and (one.low is None or one.low <= 0)
+            if (behind := paired(ours, rival.accuracies)) is not None and (behind.low is None or behind.low <= 0)
         ]
         verb = "is" if len(undecided) == 1 else "are"
         said.append(

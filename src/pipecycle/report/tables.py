@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from attrs import frozen
 
 from pipecycle.errors import InputError
-from pipecycle.report.records import Group, Record
+from pipecycle.results import Value, paired
+from pipecycle.runs.records import Group, Record
 from pipecycle.schedule.summary import number
-from pipecycle.world.lineage import Floats
 
 Row = dict[str, Any]
-
-
-@frozen
-class Difference:
-    """The mean of paired differences; the 95 % interval by Student's t is None where `standard_error` is."""
-
-    mean: float
-    low: float | None
-    high: float | None
-    pairs: int
 
 
 @frozen
@@ -36,49 +26,19 @@ class Table:
     cells: tuple[tuple[str, ...], ...]
 
 
-def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
-    """`ours - theirs` over the trials that both have."""
-    trials = sorted(set(ours) & set(theirs))
-    if not trials:
-        return None
-    gaps = np.array([ours[trial] - theirs[trial] for trial in trials])
-    mean, pairs, error = float(gaps.mean()), len(gaps), standard_error(gaps)
-    if error is None:
-        return Difference(mean, None, None, pairs)
-    from scipy.special import stdtrit  # type: ignore[import-untyped]
-
-    half = float(stdtrit(pairs - 1, 0.975)) * error
-    return Difference(mean, mean - half, mean + half, pairs)
-
-
-def standard_error(gaps: Sequence[float] | Floats) -> float | None:
-    """Of the mean of some differences; None for fewer than two, or where all are the same.
-
-    Accuracies are counts out of a few hundred samples, so that two or three equal differences are a coincidence and
-    no proof of a spread of zero."""
-    if len(gaps) < 2 or np.ptp(gaps) < 1e-9:
-        return None
-    return float(np.std(gaps, ddof=1)) / math.sqrt(len(gaps))
-
-
-def accuracies(group: Group) -> dict[int, float]:
-    """Percent at the budget (or at the end), by trial."""
-    return {
-        record.trial: float(record.metrics.accuracy[record.metrics.at_budget])
-        for record in group.trained
-        if record.metrics is not None
-    }
-
-
 def best_of(groups: Sequence[Group], scenario: str) -> Group | None:
     """The group with the highest mean accuracy among those that met the same weather and data."""
     rivals = [group for group in groups if group.scenario == scenario and group.trained]
-    return max(rivals, key=lambda group: float(np.mean(list(accuracies(group).values()))), default=None)
+    return max(rivals, key=_accuracy, default=None)
+
+
+def _accuracy(group: Group) -> float:
+    return float(np.mean(list(group.accuracies.values())))
 
 
 def default_target(groups: Sequence[Group]) -> float | None:
     """Nine tenths of the best mean accuracy, in whole percent: high enough to matter, reached by somebody."""
-    means = [float(np.mean(list(accuracies(group).values()))) for group in groups if group.trained]
+    means = [_accuracy(group) for group in groups if group.trained]
     return float(math.floor(0.9 * max(means))) if means else None
 
 
@@ -94,20 +54,19 @@ def summary_rows(groups: Sequence[Group], target: float | None = None) -> list[R
 
 
 def _row(group: Group, best: Group | None, target: float | None) -> Row:
-    reached = accuracies(group)
-    behind = None if best is None or best is group else paired(reached, accuracies(best))
+    reached = group.accuracies
+    value = Value.of(list(reached.values())) if reached else None
+    behind = None if best is None or best is group else paired(reached, best.accuracies)
     row: Row = {
         "label": group.label,
         "policy": group.policy,
         "trials": len(group.planned),
         "unfinished": sum(record.ended is None and record.config is not None for record in group.records),
         "diverged": sum(record.ended == "diverged" for record in group.records),
-        "accuracy": _mean(list(reached.values())),
-        "accuracy_sd": float(np.std(list(reached.values()), ddof=1)) if len(reached) > 1 else None,
-        "accuracy_by_trial": {str(trial): value for trial, value in reached.items()},
-        "best_accuracy": _mean(
-            [float(record.metrics.best[record.metrics.at_budget]) for record in group.trained if record.metrics]
-        ),
+        "accuracy": None if value is None else value.mean,
+        "accuracy_sd": None if value is None else value.sd,
+        "accuracy_by_trial": {str(trial): accuracy for trial, accuracy in reached.items()},
+        "best_accuracy": _mean([float(shown.best[shown.at_budget]) for shown in group.metrics.values()]),
         "is_best": best is group,
         "best": None if best is None else best.label,
         "difference": None if behind is None else behind.mean,
@@ -120,11 +79,11 @@ def _row(group: Group, best: Group | None, target: float | None) -> Row:
 
 def _to_target(group: Group, target: float | None) -> Row:
     energy, slots = [], []
-    for record in group.trained:
-        at = None if target is None or record.metrics is None else record.metrics.reaches(target)
-        if at is not None and record.metrics is not None:
-            energy.append(float(record.metrics.energy[at]))
-            slots.append(float(record.metrics.slot[at]))
+    for shown in group.metrics.values():
+        at = None if target is None else shown.reaches(target)
+        if at is not None:
+            energy.append(float(shown.energy[at]))
+            slots.append(float(shown.slot[at]))
     return {
         "target": target,
         "reached": len(energy) if group.trained else None,
@@ -138,12 +97,9 @@ def _schedule_figures(records: Sequence[Record]) -> Row:
     figures = [record.figures for record in records]
 
     def mean(*keys: str) -> float | None:
-        values = []
-        for one in figures:
-            value: Any = one
-            for key in keys:
-                value = value[key]
-            values.append(value)
+        values: list[Any] = figures
+        for key in keys:
+            values = [value[key] for value in values]
         return _mean([float(value) for value in values if value is not None])
 
     return {
@@ -160,9 +116,9 @@ def _schedule_figures(records: Sequence[Record]) -> Row:
         "participants": mean("participants"),
         "fairness": mean("fairness"),
         "lag_mean": mean("lag", "mean"),
-        "lag_max": max((one["lag"]["max"] for one in figures if one["lag"]["max"] is not None), default=None),
+        "lag_max": max((trial["lag"]["max"] for trial in figures if trial["lag"]["max"] is not None), default=None),
         "chains": mean("chains", "count"),
-        "coverage_min": min(one["chains"]["coverage_min"] for one in figures),
+        "coverage_min": min(trial["chains"]["coverage_min"] for trial in figures),
         "coverage_mean": mean("chains", "coverage_mean"),
     }
 

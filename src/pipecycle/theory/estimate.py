@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from math import isfinite, nan, sqrt
+from math import isfinite, nan
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from attrs import frozen
 from torch import Tensor
 
 from pipecycle.errors import InputError
+from pipecycle.results import standard_error
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.theory.system import Constants
 from pipecycle.train.models import split as unflatten
@@ -288,4 +289,5 @@ def _spread(values: Sequence[float] | Floats) -> tuple[float, float]:
 
 
 def _standard_error(values: Floats) -> float:
-    return float(np.std(values, ddof=1) / sqrt(len(values))) if len(values) > 1 else nan
+    error = standard_error(values)
+    return nan if error is None else error

@@ -14,7 +14,8 @@ from attrs import frozen
 from torch import Tensor
 
 from pipecycle.errors import InputError
-from pipecycle.report.records import Metrics, Record
+from pipecycle.results import Metrics, sampling_error
+from pipecycle.runs.records import Record
 from pipecycle.runs.run import prepare
 from pipecycle.schedule.ancestry import mean
 from pipecycle.schedule.schedule import Schedule
@@ -225,7 +226,7 @@ def measure(
         staleness=mean(taken.update_lag) or 0.0,
         step=mean(taken.step) or 1.0,
         accuracy=accuracy,
-        accuracy_error=float(np.sqrt(accuracy * (100 - accuracy) / len(learnt.split.test))),
+        accuracy_error=sampling_error(accuracy, len(learnt.split.test)),
         start_loss=looks[0].loss,
         peak_loss=inf if record.ended == "diverged" else max(float(np.nanmax(metrics.loss, initial=0.0)), *losses),
         blew_up=record.ended == "diverged" or blew_up(metrics, losses),

@@ -16,7 +16,7 @@ from attrs import frozen
 from pipecycle.errors import InputError
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.policies.steps import stability_limit
-from pipecycle.report.tables import paired
+from pipecycle.results import paired
 from pipecycle.runs.config import Config
 from pipecycle.runs.run import planning
 from pipecycle.schedule.ancestry import mean

@@ -13,8 +13,8 @@ from attrs import frozen
 
 from pipecycle.errors import InputError
 from pipecycle.policies.registry import parameters, policy_class
-from pipecycle.report.records import Record, load
 from pipecycle.runs.config import Config
+from pipecycle.runs.records import Record, load
 from pipecycle.theory import bounds, rates
 from pipecycle.theory.plans import SUBJECT, Advice, Planned, figures, recommend, recommend_measured
 from pipecycle.theory.rates import KINDS

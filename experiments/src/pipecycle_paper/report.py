@@ -19,17 +19,17 @@ from pipecycle.report.figures import look, save
 from pipecycle.report.markup import html_table, latex, markdown
 from pipecycle.report.page import asset
 from pipecycle.report.tables import Table
-from pipecycle.reproduce import prose
-from pipecycle.reproduce.claims import claims_table, examine
-from pipecycle.reproduce.drawing import figures
-from pipecycle.reproduce.energy import ratios
-from pipecycle.reproduce.goals import contest_table, goals
-from pipecycle.reproduce.paper import DISTRIBUTIONS
-from pipecycle.reproduce.reasons import ABOUT, counted, reasons
-from pipecycle.reproduce.regimes import Reading, accuracies, readings, summary
-from pipecycle.reproduce.results import code, load
-from pipecycle.reproduce.study import study
-from pipecycle.reproduce.tables import tables
+from pipecycle.runs.parquet import code, load
+from pipecycle_paper import prose
+from pipecycle_paper.claims import claims_table, examine
+from pipecycle_paper.drawing import figures
+from pipecycle_paper.energy import ratios
+from pipecycle_paper.goals import contest_table, goals
+from pipecycle_paper.grid import grid_of
+from pipecycle_paper.paper import DISTRIBUTIONS
+from pipecycle_paper.reasons import ABOUT, counted, reasons
+from pipecycle_paper.regimes import Reading, accuracies, readings, summary
+from pipecycle_paper.tables import tables
 
 TITLE = "The paper's evaluation, run again"
 VERDICTS = {
@@ -64,20 +64,20 @@ class Section:
 
 def write_report(out: Path) -> list[Path]:
     """Tables, figures, claims and pages beside `results.parquet` in a folder; the files that were written."""
-    found = study(load(out / "results.parquet"))
-    examined, regimes = examine(found), _regimes(out)
-    every = {"claims": claims_table(found, examined), **tables(found), "how": prose.provenance(found)}
-    every |= {"goals": contest_table(found), "differences": reasons(found)}
-    every |= {f"energy_ratio_{where.replace('-', '')}": ratios(found, where) for where in DISTRIBUTIONS}
+    grid = grid_of(load(out / "results.parquet"))
+    examined, regimes = examine(grid), _regimes(out)
+    every = {"claims": claims_table(grid, examined), **tables(grid), "how": prose.provenance(grid)}
+    every |= {"goals": contest_table(grid), "differences": reasons(grid)}
+    every |= {f"energy_ratio_{where.replace('-', '')}": ratios(grid, where) for where in DISTRIBUTIONS}
     every |= {"regimes": summary(regimes), "regimes_cells": accuracies(regimes)} if regimes else {}
-    pictures = _pictures(figures(found))
+    pictures = _pictures(figures(grid))
     head = _Head(
-        prose.lead(found),
-        [goal.sentence for goal in goals(found)],
-        [*prose.outcome(found, examined), counted(found)],
-        [_sentence(one) for one in prose.differences(found)],
+        prose.lead(grid),
+        [goal.sentence for goal in goals(grid)],
+        [*prose.outcome(grid, examined), counted(grid)],
+        [_sentence(one) for one in prose.differences(grid)],
     )
-    sections = _sections(every, prose.regime(found, regimes), code(found.sources))
+    sections = _sections(every, prose.regime(grid, regimes), code(grid.sources))
     files: dict[str, bytes | str] = {
         "report.html": _page(head, sections, every, pictures),
         "report.md": _markdown(head, sections, every, pictures),
@@ -275,10 +275,10 @@ def _page(head: _Head, sections: Sequence[Section], every: Mapping[str, Table], 
         "differences": "".join(f"<li>{html.escape(one)}</li>" for one in head.differences),
         "links": "".join(links),
         "sections": "".join(body),
-        "css": asset("page.css") + asset("paper.css"),
+        "css": asset("page.css") + asset("paper.css", __package__),
         "version": __version__,
     }
-    return Template(asset("paper.html")).substitute(facts)
+    return Template(asset("paper.html", __package__)).substitute(facts)
 
 
 def _whole(text: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from pipecycle.reproduce import paper
-from pipecycle.reproduce.paper import BASELINES, CYCLIC, DELTAS, DISTRIBUTIONS, GROUPS
-from pipecycle.reproduce.study import Value
-from pipecycle.reproduce.verdicts import Check, Finding, above, at_least, at_most, judge, untestable
+from pipecycle.results import Value
+from pipecycle_paper import paper
+from pipecycle_paper.paper import BASELINES, CYCLIC, DELTAS, DISTRIBUTIONS, GROUPS
+from pipecycle_paper.verdicts import Check, Finding, above, at_least, at_most, judge, untestable
 
 Source = Callable[[str, str, int | None, float], Value | None]
 """Distribution, policy, groups, delta -> accuracy."""

@@ -14,12 +14,12 @@ from attrs import field, frozen
 from pipecycle.files import write
 from pipecycle.report.markup import markdown
 from pipecycle.report.tables import Table
-from pipecycle.reproduce import grid, paper
-from pipecycle.reproduce.results import Results, code, load
-from pipecycle.reproduce.study import Cell, key_of_config, trials_by_cell
-from pipecycle.reproduce.tables import MISSING, label, signed
 from pipecycle.runs.config import Config
+from pipecycle.runs.parquet import Results, code, load
 from pipecycle.schedule.summary import number
+from pipecycle_paper import paper, selection
+from pipecycle_paper.grid import Cell, cells_of, key_of_config
+from pipecycle_paper.tables import MISSING, label, signed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,12 +68,12 @@ def rms(gaps: Sequence[float]) -> float:
 
 def readings(results: Results) -> list[Reading]:
     """The readings of regimes.toml as far as they were run, in its order."""
-    sweep = grid.read(grid.experiment(grid.REGIMES), "1")
+    sweep = selection.read(selection.experiment(selection.REGIMES), "1")
     found = []
     for name, names in sweep.parts.items():
         configs = [sweep.runs[run] for run in names]
-        regime = {key: grid.columns(configs[0])[key] for key in REGIME}
-        known = trials_by_cell(results, regime)
+        regime = {key: selection.columns(configs[0])[key] for key in REGIME}
+        known = cells_of(results, regime)
         cells = {_place(one): known[key_of_config(one)] for one in configs if key_of_config(one) in known}
         if cells:
             found.append(Reading(name, regime, cells, len(configs), _pace(results, name)))
@@ -157,7 +157,7 @@ ABOUT = (
 
 
 def _place(config: Config) -> tuple[str, int | None, float]:
-    return config.policy, config.settings.get("groups"), float(grid.columns(config)["delta"])  # type: ignore[arg-type]
+    return config.policy, config.settings.get("groups"), float(selection.columns(config)["delta"])  # type: ignore[arg-type]
 
 
 def _cell(key: tuple[str, int | None, float]) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from attrs import evolve, frozen
 
-from pipecycle.reproduce.study import Value
+from pipecycle.results import Value
 
 Verdict = Literal["holds", "does not hold", "cannot be tested"]
 

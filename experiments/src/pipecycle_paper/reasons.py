@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from attrs import frozen
 
 from pipecycle.report.tables import Table
-from pipecycle.reproduce import paper
-from pipecycle.reproduce.paper import CYCLIC, DELTAS, DISTRIBUTIONS, Printed
-from pipecycle.reproduce.study import Cell, Study
-from pipecycle.reproduce.tables import CAPTIONS, label, signed
 from pipecycle.theory import stability_limit
+from pipecycle_paper import paper
+from pipecycle_paper.grid import Cell, Grid
+from pipecycle_paper.paper import CYCLIC, DELTAS, DISTRIBUTIONS, Printed
+from pipecycle_paper.tables import CAPTIONS, label, signed
 
 APART = 5.0
 """Points from which on a cell differs."""
@@ -37,33 +37,33 @@ class Difference:
     """Why it differs, in a word."""
 
 
-def differences(found: Study, where: str, row: Printed) -> Iterator[Difference]:
+def differences(grid: Grid, where: str, row: Printed) -> Iterator[Difference]:
     """Every cell of a row of the paper's that was run."""
     for printed, delta in zip(row.values, DELTAS, strict=True):
-        cell = found.cell(where, row.policy, row.groups, delta)
+        cell = grid.cell(where, row.policy, row.groups, delta)
         if cell is not None:
             gap = cell.accuracy().mean - printed
-            yield Difference(delta, gap, cell, _kind(found, row.policy, cell, gap))
+            yield Difference(delta, gap, cell, _kind(grid, row.policy, cell, gap))
 
 
-def _kind(found: Study, policy: str, cell: Cell, gap: float) -> str:
+def _kind(grid: Grid, policy: str, cell: Cell, gap: float) -> str:
     if gap > 0:
         return HIGHER
     lag, coverage = cell.plan("lag.mean"), cell.plan("chains.coverage_min")
     if policy in CYCLIC and lag is not None and stability_limit(lag) < 1:
         return LIMIT
-    if policy == "pipecycle" and coverage is not None and coverage < 0.9 * float(found.world["world.clients"]):
+    if policy == "pipecycle" and coverage is not None and coverage < 0.9 * float(grid.world["world.clients"]):
         return RESONANCE
     return OPEN
 
 
-def reasons(found: Study) -> Table:
+def reasons(grid: Grid) -> Table:
     """A line for every configuration and reason with cells that differ."""
     body = []
     for where in DISTRIBUTIONS:
         for row in paper.TABLES[where]:
             apart: dict[str, list[Difference]] = {}
-            for one in differences(found, where, row):
+            for one in differences(grid, where, row):
                 if abs(one.gap) > APART:
                     apart.setdefault(one.kind, []).append(one)
             for kind, cells in apart.items():
@@ -90,9 +90,9 @@ def _range(values: Sequence[float], digits: int) -> str:
     return " to ".join(ends)
 
 
-def counted(found: Study) -> str:
+def counted(grid: Grid) -> str:
     """How many cells differ, and how many of them for a proven reason, as a sentence."""
-    every = [one for where in DISTRIBUTIONS for row in paper.TABLES[where] for one in differences(found, where, row)]
+    every = [one for where in DISTRIBUTIONS for row in paper.TABLES[where] for one in differences(grid, where, row)]
     apart = [one for one in every if abs(one.gap) > APART]
     proven = sum(one.kind in PROVEN for one in apart)
     return (
