@@ -11,7 +11,7 @@ import pandas
 import pytest
 
 from pipecycle import InputError
-from pipecycle.report.figures import look, save
+from pipecycle.report.figures import figure_style, save
 from pipecycle.runs.parquet import Results
 from pipecycle.theory import stability_limit
 from pipecycle.theory.steps_figure import curves, draw, read
@@ -40,7 +40,7 @@ def test_accuracy_at_the_budget_by_groups_and_step() -> None:
 
 def test_the_figure_draws_lines_and_limits(tmp_path: Path) -> None:
     rows().to_parquet(tmp_path / "results.parquet")
-    with look():
+    with figure_style():
         figure = draw(read(tmp_path / "results.parquet"))
         assert save(figure, "png").startswith(b"\x89PNG")
     (pane,) = figure.axes

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from attrs import frozen
 
-from pipecycle.report.tables import Table
+from pipecycle.report.tables import TextTable
 from pipecycle_paper import claims_curves as curves
 from pipecycle_paper import claims_tables as tables
 from pipecycle_paper.claims_tables import Source
@@ -233,7 +233,7 @@ def examine(grid: Grid) -> list[tuple[Claim, Finding, Finding | None]]:
     return [(claim, claim.ours(grid), claim.own()) for claim in CLAIMS]
 
 
-def claims_table(grid: Grid, examined: Sequence[tuple[Claim, Finding, Finding | None]]) -> Table:
+def claims_table(grid: Grid, examined: Sequence[tuple[Claim, Finding, Finding | None]]) -> TextTable:
     few = f" ({trials(grid)})" if 0 < grid.trials[0] < 3 else ""
     body = []
     for number, (claim, finding, own) in enumerate(examined, 1):
@@ -243,4 +243,4 @@ def claims_table(grid: Grid, examined: Sequence[tuple[Claim, Finding, Finding | 
         why = finding.why + (few if finding.verdict != "cannot be tested" and claim.measured else "")
         body.append((str(number), claim.text, claim.lines, finding.figure, finding.words, why, printed))
     head = ("No.", "Claim", "Line", "Our figure", "Verdict", "Why", "The paper's own tables")
-    return Table(f"Claims of the paper, against {trials(grid)} of ours", head, tuple(body))
+    return TextTable(f"Claims of the paper, against {trials(grid)} of ours", head, tuple(body))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pipecycle.report.tables import Table
+from pipecycle.report.tables import TextTable
 from pipecycle.results import Value
 from pipecycle_paper import paper
 from pipecycle_paper.grid import Cell, Grid
@@ -52,7 +52,7 @@ def cheapest(
     return complete, min(bills, key=lambda bill: bill[1].mean, default=None)
 
 
-def ratios(grid: Grid, where: str) -> Table:
+def ratios(grid: Grid, where: str) -> TextTable:
     """Energy to the targets as a multiple of the best baseline's."""
     rivals = {
         (delta, target): cheapest(grid, where, BASELINES, delta, target)[1] for delta in DELTAS for target in TARGETS
@@ -69,7 +69,7 @@ def ratios(grid: Grid, where: str) -> Table:
     for delta in DELTAS:
         head += [f"δ = {delta:g}: {TARGETS[0]:g} %", *(f"{target:g} %" for target in TARGETS[1:])]
     title = f"Energy to reach an accuracy as a multiple of the best baseline's, {CAPTIONS[where]}: {trials(grid)}"
-    return Table(title, tuple(head), (tuple(names), *body))
+    return TextTable(title, tuple(head), (tuple(names), *body))
 
 
 def _ratio(cell: Cell, target: float, rival: Cheapest | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from attrs import frozen
 
-from pipecycle.report.tables import Table
+from pipecycle.report.tables import TextTable
 from pipecycle.results import Difference, paired
 from pipecycle_paper import paper, selection
 from pipecycle_paper.energy import choices
@@ -89,7 +89,7 @@ def contests(grid: Grid, groups: int, judged: Sequence[int]) -> list[Contest]:
     return out
 
 
-def contest_table(grid: Grid) -> Table:
+def contest_table(grid: Grid) -> TextTable:
     groups, judged = chosen(grid)
     body = []
     for contest in contests(grid, groups, judged) if groups is not None else ():
@@ -100,7 +100,7 @@ def contest_table(grid: Grid) -> Table:
     if groups is not None and judged:
         title += f"; G = {groups}, chosen on trial 0, judged on {_trials(judged)}"
     head = ("Column", "PipeCycle+", "best of the paper's", "its", "paired difference, standard error", "at least -0.5")
-    return Table(title, head, tuple(body) or (("no trial to judge on yet", *("-",) * (len(head) - 1)),))
+    return TextTable(title, head, tuple(body) or (("no trial to judge on yet", *("-",) * (len(head) - 1)),))
 
 
 def _near_paper(grid: Grid) -> Goal:

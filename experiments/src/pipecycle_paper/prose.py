@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipecycle.report.tables import Table
+from pipecycle.report.tables import TextTable
 from pipecycle.schedule.summary import number
 from pipecycle_paper import paper
 from pipecycle_paper.claims import Claim
@@ -187,7 +187,7 @@ ERRORS = (
 )
 
 
-def provenance(grid: Grid) -> Table:
+def provenance(grid: Grid) -> TextTable:
     """Which commands and machines trained, and how fast."""
     body = []
     for one in grid.pieces:
@@ -217,4 +217,4 @@ def provenance(grid: Grid) -> Table:
         )
     head = ("Command", "Device", "Runs", "Client-steps", "Training (s)", "Wall (s)", "Client-steps per s", "Versions")
     empty = (("not recorded", *("-",) * (len(head) - 1)),)
-    return Table("How the results were made", head, tuple(body) or empty)
+    return TextTable("How the results were made", head, tuple(body) or empty)

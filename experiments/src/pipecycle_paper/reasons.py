@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from attrs import frozen
 
-from pipecycle.report.tables import Table
+from pipecycle.report.tables import TextTable
 from pipecycle.theory import stability_limit
 from pipecycle_paper import paper
 from pipecycle_paper.grid import Cell, Grid
@@ -57,7 +57,7 @@ def _kind(grid: Grid, policy: str, cell: Cell, gap: float) -> str:
     return OPEN
 
 
-def reasons(grid: Grid) -> Table:
+def reasons(grid: Grid) -> TextTable:
     """A line for every configuration and reason with cells that differ."""
     body = []
     for where in DISTRIBUTIONS:
@@ -71,7 +71,7 @@ def reasons(grid: Grid) -> Table:
                 name = f"{label(row.policy, row.groups)}, {CAPTIONS[where].split(',')[0]}"
                 body.append((name, words, _words(kind, cells)))
     title = f"Cells more than {APART:g} points from the paper's: difference in points at δ"
-    return Table(title, ("Scheme", "difference", "reason"), tuple(body) or (("none", "-", "-"),))
+    return TextTable(title, ("Scheme", "difference", "reason"), tuple(body) or (("none", "-", "-"),))
 
 
 def _words(kind: str, cells: Sequence[Difference]) -> str:

@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from pipecycle.files import write
 from pipecycle.report.markup import markdown
-from pipecycle.report.tables import Table
+from pipecycle.report.tables import TextTable
 from pipecycle.runs.config import Config
 from pipecycle.runs.parquet import Results, code, load
 from pipecycle.schedule.summary import number
@@ -91,7 +91,7 @@ def choose(found: Sequence[Reading]) -> Reading | None:
     return max(near, key=lambda one: (one.pace or 0.0, -one.rms)) if timed else min(near, key=lambda one: one.rms)
 
 
-def summary(found: Sequence[Reading]) -> Table:
+def summary(found: Sequence[Reading]) -> TextTable:
     """A line per reading, the closest first."""
     body = []
     taken = choose(found)
@@ -110,10 +110,10 @@ def summary(found: Sequence[Reading]) -> Table:
             )
         )
     head = ("Reading", "r.m.s.", "mean", "largest", "cells", "diverged", "client-steps per s")
-    return Table("Readings of the regime: difference to the paper in points, IID", head, tuple(body))
+    return TextTable("Readings of the regime: difference to the paper in points, IID", head, tuple(body))
 
 
-def accuracies(found: Sequence[Reading]) -> Table:
+def accuracies(found: Sequence[Reading]) -> TextTable:
     """All cells of all readings beside the paper's."""
     cells = dict.fromkeys(key for one in found for key in one.cells)
     body = []
@@ -122,7 +122,9 @@ def accuracies(found: Sequence[Reading]) -> Table:
         line = [_cell(key), "-" if printed is None else f"{printed:.1f}"]
         line += [f"{one.cells[key].accuracy().mean:.1f}" if key in one.cells else MISSING for one in found]
         body.append(tuple(line))
-    return Table("Accuracy (%) at the budget, by reading", ("Cell", "paper", *(one.name for one in found)), tuple(body))
+    return TextTable(
+        "Accuracy (%) at the budget, by reading", ("Cell", "paper", *(one.name for one in found)), tuple(body)
+    )
 
 
 def verdict(found: Sequence[Reading]) -> str:

@@ -15,10 +15,10 @@ from attrs import frozen
 from pipecycle import __version__
 from pipecycle.errors import InputError
 from pipecycle.files import reason, write
-from pipecycle.report.figures import look, save
+from pipecycle.report.figures import figure_style, save
 from pipecycle.report.markup import html_table, latex, markdown
 from pipecycle.report.page import asset
-from pipecycle.report.tables import Table
+from pipecycle.report.tables import TextTable
 from pipecycle.runs.parquet import code, load
 from pipecycle_paper import prose
 from pipecycle_paper.claims import claims_table, examine
@@ -120,7 +120,7 @@ def _sentence(text: str) -> str:
     return text[0].upper() + text[1:] + "."
 
 
-def _sections(every: Mapping[str, Table], regime: str, made: str) -> list[Section]:
+def _sections(every: Mapping[str, TextTable], regime: str, made: str) -> list[Section]:
     both = ("iid", "noniid")
     parts = tuple(name for name in every if name.startswith("sensitivity_"))
     stops = tuple(f"stopped_{kind}_{where}" for where in both for kind in ("literal", "late"))
@@ -220,7 +220,7 @@ def _sections(every: Mapping[str, Table], regime: str, made: str) -> list[Sectio
 
 def _pictures(drawn: Mapping[str, tuple[str, object]]) -> dict[str, Picture]:
     out = {}
-    with look():
+    with figure_style():
         for name, (caption, draw) in drawn.items():
             figure = draw()  # type: ignore[operator]
             figure.draw_without_rendering()  # lays it out, once for both files
@@ -229,14 +229,14 @@ def _pictures(drawn: Mapping[str, tuple[str, object]]) -> dict[str, Picture]:
     return out
 
 
-def _csv(table: Table) -> str:
+def _csv(table: TextTable) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([table.head, *table.cells])
     return text.getvalue()
 
 
 def _markdown(
-    head: _Head, sections: Sequence[Section], every: Mapping[str, Table], pictures: Mapping[str, Picture]
+    head: _Head, sections: Sequence[Section], every: Mapping[str, TextTable], pictures: Mapping[str, Picture]
 ) -> str:
     parts = [f"# {TITLE}", head.lead, "## Goals set before the runs", "\n".join(f"- {one}" for one in head.goals)]
     parts += ["## What came out", "\n".join(f"- {one}" for one in head.outcome)]
@@ -250,7 +250,9 @@ def _markdown(
     return "\n\n".join(parts) + "\n"
 
 
-def _page(head: _Head, sections: Sequence[Section], every: Mapping[str, Table], pictures: Mapping[str, Picture]) -> str:
+def _page(
+    head: _Head, sections: Sequence[Section], every: Mapping[str, TextTable], pictures: Mapping[str, Picture]
+) -> str:
     body, links = [], []
     for number, section in enumerate(sections, 1):
         links.append(f'<a href="#s{number}">{html.escape(section.title)}</a>')

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipecycle.report.tables import Table, counted
+from pipecycle.report.tables import TextTable, counted
 from pipecycle.results import Difference, Value, gaps, paired
 from pipecycle.runs.config import Config
 from pipecycle.runs.sweep import flat
@@ -20,7 +20,7 @@ MISSING = "·"
 TARGETS = (50.0, 55.0, 60.0, 65.0)
 CAPTIONS = {"iid": "IID", "non-iid": "non-IID, Dirichlet(0.1)"}
 NUMERALS = {"iid": "Table I", "non-iid": "Table II"}
-Tables = dict[str, Table]
+Tables = dict[str, TextTable]
 """By the name of their files."""
 
 
@@ -83,7 +83,7 @@ def _count(grid: Grid, value: Value) -> str:
     return "" if value.trials == grid.trials[1] else f" (n = {value.trials})"
 
 
-def _against_paper(grid: Grid, where: str, kind: Kind, how: str) -> Table:
+def _against_paper(grid: Grid, where: str, kind: Kind, how: str) -> TextTable:
     head = ["Scheduler"]
     for delta in paper.DELTAS:
         head += [f"δ = {delta:g}", "paper", "diff."]
@@ -107,10 +107,10 @@ def _against_paper(grid: Grid, where: str, kind: Kind, how: str) -> Table:
         body.append(tuple(line))
     title = f"{NUMERALS[where]}, {CAPTIONS[where]}: accuracy (%), {how}; {_spread(grid)}"
     title += "; † diverged" if any("†" in cell for line in body for cell in line) else ""
-    return Table(title, (*head, "stopped") if stops else tuple(head), tuple(body))
+    return TextTable(title, (*head, "stopped") if stops else tuple(head), tuple(body))
 
 
-def _to_target(grid: Grid, where: str) -> Table:
+def _to_target(grid: Grid, where: str) -> TextTable:
     def text(cell: Cell) -> tuple[str, ...]:
         out = []
         for target in TARGETS:
@@ -123,10 +123,10 @@ def _to_target(grid: Grid, where: str) -> Table:
     for delta in paper.DELTAS:
         head += [f"δ = {delta:g}: {TARGETS[0]:g} %", *(f"{target:g} %" for target in TARGETS[1:])]
     title = f"Energy to reach an accuracy, {CAPTIONS[where]}: thousand units, mean over {trials(grid)}"
-    return Table(title, tuple(head), tuple(map(tuple, _cells(grid, where, text, len(TARGETS)))))
+    return TextTable(title, tuple(head), tuple(map(tuple, _cells(grid, where, text, len(TARGETS)))))
 
 
-def _coverage(grid: Grid, where: str) -> Table:
+def _coverage(grid: Grid, where: str) -> TextTable:
     def text(cell: Cell) -> tuple[str, ...]:
         fewest, lag, depth = (cell.plan(name) for name in ("chains.coverage_min", "lag.mean", "chains.depth_max"))
         return (
@@ -148,10 +148,10 @@ def _coverage(grid: Grid, where: str) -> Table:
         head += [f"δ = {delta:g}: coverage", "lag", "depth", "accuracy"]
     what = "fewest clients that a chain has met, mean lag of updates, longest chain, accuracy (%)"
     title = f"Chains, {CAPTIONS[where]}: {what}"
-    return Table(title, tuple(head), tuple(body))
+    return TextTable(title, tuple(head), tuple(body))
 
 
-def fell_apart(grid: Grid) -> Table:
+def fell_apart(grid: Grid) -> TextTable:
     """Runs of the grid that learnt and then diverged: what they were before."""
     body = []
     for (where, policy, groups, delta), key in grid.places.items():
@@ -180,10 +180,10 @@ def fell_apart(grid: Grid) -> Table:
         "thousand units by then",
         "early stopping, late (%)",
     )
-    return Table(f"Runs that passed {LEARNT:g} % and diverged later", head, tuple(body))
+    return TextTable(f"Runs that passed {LEARNT:g} % and diverged later", head, tuple(body))
 
 
-def isolated(grid: Grid) -> Table:
+def isolated(grid: Grid) -> TextTable:
     """Clients that never talk to anybody."""
     body = []
     for key, cell in grid.cells.items():
@@ -205,10 +205,10 @@ def isolated(grid: Grid) -> Table:
             )
     head = ("Data", "mean over clients (%)", "paper", "diff.", "sessions per client", "energy (units)", "trials")
     empty = (("not run", *(MISSING,) * (len(head) - 1)),)
-    return Table("Isolated clients: each trains on its own samples only", head, tuple(sorted(body)) or empty)
+    return TextTable("Isolated clients: each trains on its own samples only", head, tuple(sorted(body)) or empty)
 
 
-def precision(grid: Grid) -> Table:
+def precision(grid: Grid) -> TextTable:
     """Cells of the tables again, with other products; differences trial by trial."""
     names = sorted(grid.precisions)
     body: list[tuple[str, ...]] = []
@@ -231,10 +231,10 @@ def precision(grid: Grid) -> Table:
         last += ["", "-" if whole is None else signed(whole.mean) + tail]
     ours = str(grid.world.get("train.precision"))
     head = ("Cell", ours, *(word for name in names for word in (name, f"{ours} - {name}")))
-    return Table("What the precision of products does: accuracy (%) at the budget", head, (*body, tuple(last)))
+    return TextTable("What the precision of products does: accuracy (%) at the budget", head, (*body, tuple(last)))
 
 
-def sensitivity(grid: Grid, name: str) -> Table:
+def sensitivity(grid: Grid, name: str) -> TextTable:
     """A part of the sensitivity study: what was varied in rows, the worlds in columns, the difference to the cell of
     the paper's grid (same policy, groups, world) in brackets."""
     configs = grid.parts[name]
@@ -258,7 +258,7 @@ def sensitivity(grid: Grid, name: str) -> Table:
     body = tuple((*words, *(line.get(world, "-") for world in worlds)) for words, line in rows.items())
     policies = ", ".join(dict.fromkeys(paper.NAMES[config.policy] for config in configs))
     title = f"Sensitivity, {name} ({policies}): accuracy (%), difference to the cell of the tables in brackets"
-    return Table(title, head, body)
+    return TextTable(title, head, body)
 
 
 def _compared(grid: Grid, config: Config) -> str:

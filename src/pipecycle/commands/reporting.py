@@ -82,7 +82,7 @@ def figures(
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({reason(error)})") from None
     made, left = [], {}
-    with drawing.look(), progress() as bar:
+    with drawing.figure_style(), progress() as bar:
         for name, draw in bar.track(drawing.figures(groups, target).items(), description="drawing"):
             try:
                 figure = draw()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipecycle.report.tables import Row, always, best_of
+from pipecycle.report.tables import Summary, always, best_of
 from pipecycle.results import paired
 from pipecycle.runs.records import Group
 from pipecycle.schedule.summary import number, warnings
@@ -36,7 +36,7 @@ def compared(groups: Sequence[Group]) -> str:
     return f"{words[0]} in {words[1]}, on {listed(where)}." if where else f"{words[0]} in {words[1]}."
 
 
-def outcome(groups: Sequence[Group], rows: Sequence[Row]) -> list[str]:
+def outcome(groups: Sequence[Group], rows: Sequence[Summary]) -> list[str]:
     """What came out, most important first."""
     scenarios = list(dict.fromkeys(group.scenario for group in groups))
     said = []
@@ -54,18 +54,18 @@ def outcome(groups: Sequence[Group], rows: Sequence[Row]) -> list[str]:
 
 def notes(groups: Sequence[Group]) -> list[str]:
     """What a reader must know to judge the numbers."""
-    found = []
+    said = []
     for group in groups:
         for record in group.records:
             if record.config is not None and record.ended != "finished":
                 kept = "" if record.ended else " It is left out of means and tables." if group.trained else ""
-                found.append(f"{group.label}, trial {record.trial}: {record.state}.{kept}")
+                said.append(f"{group.label}, trial {record.trial}: {record.state}.{kept}")
     if groups and all(len(group.trained) == 1 for group in groups if group.trained) and any(g.trained for g in groups):
-        found.append("One trial each: no spread and no interval can be given, and small differences mean nothing.")
+        said.append("One trial each: no spread and no interval can be given, and small differences mean nothing.")
     for group in groups:
         for text in warnings(*(record.figures for record in group.planned)):
-            found.append(f"{group.label}: {text[0].lower()}{text[1:]}")
-    return found
+            said.append(f"{group.label}: {text[0].lower()}{text[1:]}")
+    return said
 
 
 def common(groups: Sequence[Group]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _winner(groups: Sequence[Group], scenario: str) -> list[str]:
     return said
 
 
-def _target(rows: Sequence[Row]) -> list[str]:
+def _target(rows: Sequence[Summary]) -> list[str]:
     asked = [row for row in rows if row["reached"] is not None]
     if not asked or asked[0]["target"] is None:
         return []
@@ -143,7 +143,7 @@ def _target(rows: Sequence[Row]) -> list[str]:
     return [said + "."]
 
 
-def _waste(rows: Sequence[Row]) -> list[str]:
+def _waste(rows: Sequence[Summary]) -> list[str]:
     worst = max(rows, key=lambda row: (row["wasted"] or 0) / max(1, row["sessions"] or 0))
     share = (worst["wasted"] or 0) / max(1, worst["sessions"] or 0)
     if share < 0.02:

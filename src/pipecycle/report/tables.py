@@ -14,11 +14,11 @@ from pipecycle.results import Value, paired
 from pipecycle.runs.records import Group, Record
 from pipecycle.schedule.summary import number
 
-Row = dict[str, Any]
+Summary = dict[str, Any]
 
 
 @frozen
-class Table:
+class TextTable:
     """A title, column heads and text cells."""
 
     title: str
@@ -47,17 +47,17 @@ def check_target(target: float | None) -> None:
         raise InputError(f"--target {target:g}: needs an accuracy in percent, above 0 and at most 100")
 
 
-def summary_rows(groups: Sequence[Group], target: float | None = None) -> list[Row]:
+def summary_rows(groups: Sequence[Group], target: float | None = None) -> list[Summary]:
     """One row per group, figures averaged over its trials; None where there is nothing to say."""
     target = default_target(groups) if target is None else target
     return [_row(group, best_of(groups, group.scenario), target) for group in groups]
 
 
-def _row(group: Group, best: Group | None, target: float | None) -> Row:
+def _row(group: Group, best: Group | None, target: float | None) -> Summary:
     reached = group.accuracies
     value = Value.of(list(reached.values())) if reached else None
     behind = None if best is None or best is group else paired(reached, best.accuracies)
-    row: Row = {
+    row: Summary = {
         "label": group.label,
         "policy": group.policy,
         "trials": len(group.planned),
@@ -77,7 +77,7 @@ def _row(group: Group, best: Group | None, target: float | None) -> Row:
     return row | _to_target(group, target) | _schedule_figures(group.planned)
 
 
-def _to_target(group: Group, target: float | None) -> Row:
+def _to_target(group: Group, target: float | None) -> Summary:
     energy, slots = [], []
     for shown in group.metrics.values():
         at = None if target is None else shown.reaches(target)
@@ -93,7 +93,7 @@ def _to_target(group: Group, target: float | None) -> Row:
     }
 
 
-def _schedule_figures(records: Sequence[Record]) -> Row:
+def _schedule_figures(records: Sequence[Record]) -> Summary:
     figures = [record.figures for record in records]
 
     def mean(*keys: str) -> float | None:
@@ -129,18 +129,18 @@ def _mean(values: Sequence[float]) -> float | None:
 
 # As text.
 
-Column = tuple[str, Callable[[Row], str]]
+Column = tuple[str, Callable[[Summary], str]]
 
 
 def _rounded(value: float | None) -> str:
     return number(value if value is None or abs(value) < 100 else round(value))
 
 
-def _n(key: str) -> Callable[[Row], str]:
+def _n(key: str) -> Callable[[Summary], str]:
     return lambda row: _rounded(row[key])
 
 
-def spread(row: Row) -> str:
+def spread(row: Summary) -> str:
     """Accuracy and its deviation over the trials."""
     if row["accuracy"] is None:
         return "-"
@@ -148,7 +148,7 @@ def spread(row: Row) -> str:
     return f"{row['accuracy']:.1f}{tail}"
 
 
-def gap(row: Row) -> str:
+def gap(row: Summary) -> str:
     """The difference to the best."""
     return "best" if row["is_best"] else "-" if row["difference"] is None else f"{row['difference']:+.1f}"
 
@@ -158,37 +158,37 @@ def counted(text: str, some: int, trials: int) -> str:
     return text if some == trials else f"{text} ({some} of {trials})"
 
 
-def to_target(row: Row, key: str = "energy_to_target") -> str:
+def to_target(row: Summary, key: str = "energy_to_target") -> str:
     """Energy or slots up to the target, and in how many trials if not in all."""
     return "-" if row[key] is None else counted(number(round(row[key])), row["reached"], row["trials"])
 
 
-def always(row: Row) -> bool:
+def always(row: Summary) -> bool:
     """Whether every trial reached the target: only then schedulers can be ranked by what it took."""
     return bool(row["reached"]) and row["reached"] == row["trials"]
 
 
-def _best(row: Row) -> str:
+def _best(row: Summary) -> str:
     return "-" if row["best_accuracy"] is None else f"{row['best_accuracy']:.1f}"
 
 
-def _interval(row: Row) -> str:
+def _interval(row: Summary) -> str:
     if row["difference_low"] is None:
         return "-"
     return f"{row['difference_low']:+.1f} to {row['difference_high']:+.1f}"
 
 
-def _trials(row: Row) -> str:
+def _trials(row: Summary) -> str:
     notes = [f"{row[key]} {key}" for key in ("unfinished", "diverged") if row[key]]
     return f"{row['trials']}{' (' + ', '.join(notes) + ')' if notes else ''}"
 
 
-def _reached(row: Row) -> str:
+def _reached(row: Summary) -> str:
     return "-" if row["reached"] is None else f"{row['reached']} of {row['trials']}"
 
 
-def _share(part: str, whole: str) -> Callable[[Row], str]:
-    def text(row: Row) -> str:
+def _share(part: str, whole: str) -> Callable[[Summary], str]:
+    def text(row: Summary) -> str:
         if row[part] is None or not row[whole]:
             return _rounded(row[part])
         percent = 100 * row[part] / row[whole]
@@ -197,7 +197,7 @@ def _share(part: str, whole: str) -> Callable[[Row], str]:
     return text
 
 
-def tables(groups: Sequence[Group], target: float | None = None) -> list[Table]:
+def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTable]:
     """The tables of a report; those about accuracy only if something was trained."""
     target = default_target(groups) if target is None else target
     rows = summary_rows(groups, target)
@@ -263,6 +263,6 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[Table]:
     return out
 
 
-def _table(title: str, rows: Sequence[Row], *columns: Column) -> Table:
+def _table(title: str, rows: Sequence[Summary], *columns: Column) -> TextTable:
     cells = tuple(tuple(text(row) for _, text in columns) for row in rows)
-    return Table(title, tuple(head for head, _ in columns), cells)
+    return TextTable(title, tuple(head for head, _ in columns), cells)
