@@ -11,9 +11,8 @@ import pytest
 from pipecycle_paper import paper
 from pipecycle_paper.goals import SCHEMES, chosen, contests, goals
 from pipecycle_paper.grid import Cell, Grid, Trial
-from pipecycle_paper.paper import DELTAS, DISTRIBUTIONS, GROUPS
+from pipecycle_paper.paper import DELTAS, DISTRIBUTIONS, GROUPS, label
 from pipecycle_paper.reasons import counted, reasons
-from pipecycle_paper.tables import label
 
 Level = Callable[[str, str, int | None, float, int], float]
 

@@ -11,7 +11,7 @@ from pipecycle.results import Value
 from pipecycle.theory import System, optimal_groups
 from pipecycle_paper import paper
 from pipecycle_paper.claims_tables import AMPLE, NEAR_CHANCE, best
-from pipecycle_paper.energy import cheapest, choices
+from pipecycle_paper.energy import cheapest
 from pipecycle_paper.grid import Grid, key_of_config
 from pipecycle_paper.paper import BASELINES, BUDGET, DELTAS, DISTRIBUTIONS, GROUPS, HARVESTING
 from pipecycle_paper.tables import TARGETS
@@ -20,7 +20,6 @@ from pipecycle_paper.verdicts import Check, Finding, above, at_most, judge, unte
 SUBSTANTIAL = 0.8
 """A share of the rival's energy that we call substantially lower."""
 SHARE = " % of the rival's energy"
-NAMES = {"iid": "IID", "non-iid": "non-IID"}
 
 
 def _saves(
@@ -31,7 +30,7 @@ def _saves(
     (all_ours, ours), (all_theirs, theirs) = (
         cheapest(grid, where, policies, delta, target) for policies in (("pipecycle",), BASELINES)
     )
-    what = f"{NAMES[where]}, δ = {delta:g}, {target:g} %"
+    what = f"{DISTRIBUTIONS[where]}, δ = {delta:g}, {target:g} %"
     if not (all_ours and all_theirs):
         return None, None
     if ours is None and theirs is None:
@@ -91,7 +90,7 @@ def better_than_harvesting(grid: Grid) -> Finding:
     for where in DISTRIBUTIONS:
         for delta in DELTAS:
             ours, theirs = (best(grid.value, where, rivals, delta) for rivals in (("pipecycle",), HARVESTING))
-            what = f"{NAMES[where]}, δ = {delta:g}"
+            what = f"{DISTRIBUTIONS[where]}, δ = {delta:g}"
             known = ours is not None and theirs is not None
             checks.append(above(what, ours[1], theirs[1], ("", theirs[0])) if known else None)  # type: ignore[index]
     return judge(checks)
@@ -107,7 +106,7 @@ def ahead_at_any_budget(grid: Grid) -> Finding:
             continue
         for place, spent in enumerate(_budgets(grid)):
             (high, error), (rival, other) = ours[place], theirs[place]
-            what, text = f"{NAMES[where]}, {spent / 1000:,.3g} k", f"{high:.1f} against {rival:.1f}"
+            what, text = f"{DISTRIBUTIONS[where]}, {spent / 1000:,.3g} k", f"{high:.1f} against {rival:.1f}"
             checks.append(Check(what, high - rival, math.hypot(error, other), text))
     return judge(checks)
 
@@ -120,7 +119,7 @@ def _budgets(grid: Grid) -> list[float]:
 def _envelope(grid: Grid, where: str, policies: Sequence[str]) -> list[tuple[float, float]] | None:
     """Highest mean accuracy and its error at each of the budgets."""
     rows = []
-    for policy, groups in choices(policies):
+    for policy, groups in paper.choices(policies):
         cell = grid.cell(where, policy, groups, 0.5)
         lines = [] if cell is None else [line for line in (run.line("energy") for run in cell) if len(line[0])]
         if cell is None or not lines:
@@ -178,13 +177,13 @@ def _clients_lead(grid: Grid, where: str, deltas: Sequence[float]) -> Finding:
         ours = grid.cell(where, "pipecycle", 2, delta)
         rivals = []
         for policy in BASELINES:
-            cell = grid.cell(where, policy, None if policy in paper.UNGROUPED else 2, delta)
+            cell = grid.cell(where, policy, paper.two_groups(policy), delta)
             rivals.append((paper.NAMES[policy], None if cell is None else cell.clients))
         known = [(name, value) for name, value in rivals if value is not None]
         if ours is None or len(known) < len(rivals):
             checks.append(None)
             continue
-        name, top = max(known, key=lambda one: one[1].mean)
+        name, top = max(known, key=lambda rival: rival[1].mean)
         checks.append(above(f"δ = {delta:g}", ours.clients, top, ("", name)))
     return judge(checks)
 
@@ -199,13 +198,13 @@ def clients_highest_noniid(grid: Grid) -> Finding:
 
 def _reached(times: Sequence[float | None]) -> float:
     """The mean over the trials that reach a target, infinite if fewer than half do: the same rule as for energy."""
-    known = [one for one in times if one is not None]
+    known = [time for time in times if time is not None]
     return float(np.mean(known)) if known and 2 * len(known) >= len(times) else math.inf
 
 
 def _slots(grid: Grid, where: str, policy: str, delta: float, target: float) -> float | None:
     """Slots until the clients' mean reaches a target with G = 2; None if it was not run."""
-    cell = grid.cell(where, policy, None if policy in paper.UNGROUPED else 2, delta)
+    cell = grid.cell(where, policy, paper.two_groups(policy), delta)
     if cell is None or cell.clients is None:
         return None
     return _reached([run.slots_to(target) for run in cell])
@@ -216,8 +215,8 @@ def _sooner(what: str, first: float | None, second: float | None, names: tuple[s
     if first is None or second is None:
         return None
     words = [
-        f"{name} {'never' if math.isinf(one) else f'{one:,.0f}'}"
-        for name, one in zip(names, (first, second), strict=True)
+        f"{name} {'never' if math.isinf(slots) else f'{slots:,.0f}'}"
+        for name, slots in zip(names, (first, second), strict=True)
     ]
     if math.isinf(first) and math.isinf(second):
         return Check(what, 0.0, 750.0, "neither gets there")
@@ -242,7 +241,7 @@ def others_lag(grid: Grid) -> Finding:
     checks = []
     for delta in DELTAS:
         pair = [_slots(grid, "iid", policy, delta, 50.0) for policy in ("pipecycle", "fedseq")]
-        slower = None if None in pair else max(one for one in pair if one is not None)
+        slower = None if None in pair else max(slots for slots in pair if slots is not None)
         for policy in (*paper.UNGROUPED, "cycp", "fedbacys"):
             time = _slots(grid, "iid", policy, delta, 50.0)
             checks.append(_sooner(f"δ = {delta:g}", slower, time, ("both", paper.NAMES[policy])))
@@ -271,7 +270,7 @@ def more_groups_start_faster(grid: Grid) -> Finding:
                 cell = grid.cell(where, "pipecycle", groups, delta)
                 times.append(None if cell is None else _reached([run.slots_to(40.0, "accuracy") for run in cell]))
             for few, many, slow, fast in zip(GROUPS, GROUPS[1:], times, times[1:], strict=False):
-                check = _sooner(f"{NAMES[where]}, δ = {delta:g}", fast, slow, (f"G = {many}", f"G = {few}"))
+                check = _sooner(f"{DISTRIBUTIONS[where]}, δ = {delta:g}", fast, slow, (f"G = {many}", f"G = {few}"))
                 checks.append(None if check is None else Check(check.what, check.margin, 150.0, check.text))
     return judge(checks, " slots", widen=False)
 
@@ -284,8 +283,8 @@ def lag_is_bounded(grid: Grid) -> Finding:
             for groups in GROUPS:
                 cell = grid.cell(where, "pipecycle", groups, delta)
                 known = [] if cell is None else [run.plan.get("ancestry_max") for run in cell]
-                most = max((one for one in known if one is not None), default=None)
-                what = f"{NAMES[where]}, δ = {delta:g}, G = {groups}"
+                most = max((lag for lag in known if lag is not None), default=None)
+                what = f"{DISTRIBUTIONS[where]}, δ = {delta:g}, G = {groups}"
                 checks.append(None if most is None else Check(what, groups - float(most), 0.0, f"at most {most:.0f}"))
     return judge(checks, " aggregations")
 
@@ -300,7 +299,7 @@ def depth_is_bounded(grid: Grid) -> Finding:
                 cell = grid.cell(where, "pipecycle", groups, delta)
                 for run in cell or ():
                     depth, slots = run.plan.get("chains.depth_max"), run.plan.get("slots")
-                    what = f"{NAMES[where]}, δ = {delta:g}, G = {groups}"
+                    what = f"{DISTRIBUTIONS[where]}, δ = {delta:g}, G = {groups}"
                     if depth is None or slots is None:
                         checks.append(None)
                         continue

@@ -175,11 +175,11 @@ def _tell(console: Console, as_json: bool, known: Results, path: Path, failed: M
         facts = {"runs": known.runs, "pieces": known.pieces, "sources": known.sources}
         print(json.dumps(facts | {"failed": dict(failed), "results": str(path)}))
         return
-    for one in known.pieces:
-        rate = one["steps"] / max(one["seconds"], 1e-9)
+    for piece in known.pieces:
+        rate = piece["steps"] / max(piece["seconds"], 1e-9)
         console.print(
-            f"{number(one['runs'])} runs, {number(one['steps'])} client-steps in {one['seconds']:.1f} s of training on "
-            f"{one['device']}: {number(round(rate))} per second.",
+            f"{number(piece['runs'])} runs, {number(piece['steps'])} client-steps in {piece['seconds']:.1f} s of "
+            f"training on {piece['device']}: {number(round(rate))} per second.",
             highlight=False,
         )
     made = f" {parquet.code(known.sources)}" if known.runs else ""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 ORDER = ("pipecycle", "fedavg", "flda", "fedseq", "cycp", "mifa", "pipecycle+", "fedbacys")
 STYLES: dict[str, Style] = dict(zip(ORDER, styles(len(ORDER)), strict=True))
-NAMES = {"iid": "IID", "non-iid": "non-IID"}
 Draw = Callable[[], "Figure"]
 
 
@@ -30,12 +29,12 @@ def figures(grid: Grid) -> dict[str, tuple[str, Draw]]:
     for where in DISTRIBUTIONS:
         if any(key[0] == where and cell in grid.cells for key, cell in grid.places.items()):
             out[f"accuracy_slots_{where.replace('-', '')}"] = (
-                f"Accuracy over slots, {NAMES[where]}, G = 2 for grouped schemes. Above, the mean over all clients' "
-                "current models, as in the paper; below, the global model, averaged over the last five checkpoints "
-                "(pale: as it was). Runs end at the energy budget.",
+                f"Accuracy over slots, {DISTRIBUTIONS[where]}, G = 2 for grouped schemes. Above, the mean over all "
+                "clients' current models, as in the paper; below, the global model, averaged over the last five "
+                "checkpoints (pale: as it was). Runs end at the energy budget.",
                 lambda where=where: over_slots(grid, where),  # type: ignore[misc]
             )
-    if any(grid.cell(where, policy, _groups(policy), 0.5) for where in DISTRIBUTIONS for policy in ORDER):
+    if any(grid.cell(where, policy, paper.two_groups(policy), 0.5) for where in DISTRIBUTIONS for policy in ORDER):
         out["accuracy_energy"] = (
             "Accuracy of the global model over the energy that the fleet has spent, δ = 0.5. Above, G = 2 for grouped "
             "schemes; below, every scheme with the G that is best at the budget (in brackets).",
@@ -55,10 +54,6 @@ def figures(grid: Grid) -> dict[str, tuple[str, Draw]]:
     return out
 
 
-def _groups(policy: str) -> int | None:
-    return None if policy in paper.UNGROUPED else 2
-
-
 def over_slots(grid: Grid, where: str) -> Figure:
     from matplotlib.figure import Figure
 
@@ -71,7 +66,7 @@ def over_slots(grid: Grid, where: str) -> Figure:
     for row, (measure, name) in enumerate(measures):
         for pane, delta in zip(panes[row], DELTAS, strict=True):
             for policy in ORDER[::-1]:
-                cell = grid.cell(where, policy, _groups(policy), delta)
+                cell = grid.cell(where, policy, paper.two_groups(policy), delta)
                 _line(pane, cell, policy, "slot", measure)
             _floor(pane)
             _say_if_empty(pane)
@@ -79,7 +74,7 @@ def over_slots(grid: Grid, where: str) -> Figure:
                 pane.set_title(f"δ = {delta:g}")
         panes[row][0].set_ylabel(name)
     longest = max((run.horizon for cell in grid.cells.values() for run in cell), default=15_000)
-    own = [run.horizon for (one, *_), key in grid.places.items() if one == where for run in grid.cells.get(key, ())]
+    own = [run.horizon for (data, *_), key in grid.places.items() if data == where for run in grid.cells.get(key, ())]
     panes[0][0].set_xlim(0, max(own, default=longest))
     for pane in panes[-1]:
         _in_thousands(pane)
@@ -97,12 +92,14 @@ def over_energy(grid: Grid) -> Figure:
         for row in (0, 1):
             pane, chosen = panes[row][column], []
             for policy in ORDER[::-1]:
-                groups = _groups(policy) if row == 0 else best_groups(grid, where, policy)
+                groups = paper.two_groups(policy) if row == 0 else best_groups(grid, where, policy)
                 _line(pane, grid.cell(where, policy, groups, 0.5), policy, "energy", "accuracy")
                 if row and groups is not None:
                     chosen.append(f"{_short(policy)} {groups}")
             pane.set_title(
-                f"{NAMES[where]}, G = 2" if row == 0 else f"{NAMES[where]}, best G: {', '.join(chosen[::-1])}"
+                f"{DISTRIBUTIONS[where]}, G = 2"
+                if row == 0
+                else f"{DISTRIBUTIONS[where]}, best G: {', '.join(chosen[::-1])}"
             )
             pane.title.set_fontsize(8 if row == 0 else 6)
             _floor(pane)
@@ -134,19 +131,18 @@ def beside_paper(grid: Grid) -> Figure:
     for pane, where in zip(panes, DISTRIBUTIONS, strict=True):
         for policy in ORDER[::-1]:
             points = []
-            for row in paper.TABLES[where]:
-                for printed, delta in zip(row.values, DELTAS, strict=True):
-                    value = grid.value(where, row.policy, row.groups, delta) if row.policy == policy else None
-                    if value is not None:
-                        points.append((printed, value.mean, value.error, row.groups))
+            for scheme, groups, delta, printed in paper.cells(where):
+                value = grid.value(where, scheme, groups, delta) if scheme == policy else None
+                if value is not None:
+                    points.append((printed, value.mean, value.error, groups))
             if points:
-                x, y, error, groups = zip(*points, strict=True)
+                x, y, error, groups_of = zip(*points, strict=True)
                 pane.errorbar(x, y, error, fmt="none", ecolor=STYLES[policy].ink, elinewidth=0.5, alpha=0.6, zorder=2)
-                _dots(pane, policy, x, y, groups)
+                _dots(pane, policy, x, y, groups_of)
         pane.plot([0, 100], [0, 100], color="#666666", linewidth=0.7, zorder=1)
         for shift in (-5, 5):
             pane.plot([0, 100], [shift, 100 + shift], color="#999999", linewidth=0.6, linestyle=":", zorder=1)
-        pane.set_title(NAMES[where])
+        pane.set_title(DISTRIBUTIONS[where])
         pane.set_xlabel("the paper's accuracy (%)")
     panes[0].set_ylabel("our accuracy (%)")
     top = max([75.0, *(key_value.mean + 3 for key_value in _values(grid))])
@@ -171,14 +167,14 @@ def against_plan(grid: Grid) -> Figure:
             # A scheme with a single model has one chain, which meets everybody.
             for policy in ("pipecycle+", "pipecycle") if column == 0 else ORDER[::-1]:
                 points = []
-                for (one, who, groups, _), key in grid.places.items():
+                for (data, who, groups, _), key in grid.places.items():
                     cell = grid.cells.get(key)
-                    if cell is not None and (one, who) == (where, policy) and cell.plan(name) is not None:
+                    if cell is not None and (data, who) == (where, policy) and cell.plan(name) is not None:
                         points.append((cell.plan(name), cell.accuracy().mean, groups))
                 if points:
                     x, y, groups_of = zip(*points, strict=True)
                     _dots(pane, policy, x, y, groups_of)
-            pane.set_title(NAMES[where])
+            pane.set_title(DISTRIBUTIONS[where])
             _floor(pane)
         panes[row][0].set_ylabel("accuracy at the budget (%)")
     panes[1][0].set_xlabel("clients that every chain has met, at least")
@@ -217,7 +213,7 @@ def _line(
 
 
 def _dots(pane: Axes, policy: str, x: Sequence[float], y: Sequence[float], groups: Sequence[int | None]) -> None:
-    sizes = [{2: 18, 5: 34, 10: 58}.get(one or 2, 18) for one in groups]
+    sizes = [{2: 18, 5: 34, 10: 58}.get(count or 2, 18) for count in groups]
     style = STYLES[policy]
     pane.scatter(
         x, y, s=sizes, marker=style.point, facecolor=style.ink, edgecolor="white", linewidth=0.5, alpha=0.85,

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from pipecycle.report.tables import TextTable
 from pipecycle.results import Value
-from pipecycle_paper import paper
 from pipecycle_paper.grid import Cell, Grid
-from pipecycle_paper.paper import BASELINES, DELTAS, GROUPS
-from pipecycle_paper.tables import CAPTIONS, MISSING, TARGETS, label, trials
-
-
-def choices(policies: Sequence[str]) -> Iterator[tuple[str, int | None]]:
-    """Some of the paper's schedulers with every number of groups that they have."""
-    for policy in policies:
-        yield from ((policy, groups) for groups in ((None,) if policy in paper.UNGROUPED else GROUPS))
+from pipecycle_paper.paper import BASELINES, DELTAS, choices, label
+from pipecycle_paper.tables import CAPTIONS, MISSING, TARGETS, trials
 
 
 def cost(cell: Cell, target: float) -> Value:

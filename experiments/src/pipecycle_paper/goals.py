@@ -10,11 +10,10 @@ from attrs import frozen
 from pipecycle.report.tables import TextTable
 from pipecycle.results import Difference, paired
 from pipecycle_paper import paper, selection
-from pipecycle_paper.energy import choices
 from pipecycle_paper.grid import Cell, Grid
-from pipecycle_paper.paper import BASELINES, DELTAS, DISTRIBUTIONS, GROUPS
+from pipecycle_paper.paper import BASELINES, DELTAS, DISTRIBUTIONS, GROUPS, choices, label
 from pipecycle_paper.regimes import rms
-from pipecycle_paper.tables import CAPTIONS, label, signed, trials
+from pipecycle_paper.tables import signed, trials
 
 NEAR_PAPER = 3.5
 """Points r.m.s. to the paper on the IID cells of the regime experiment."""
@@ -110,9 +109,9 @@ def _near_paper(grid: Grid) -> Goal:
     places = [selection.place(sweep.runs[name])[1:] for name in first]
     gaps: dict[str, list[float]] = {where: [] for where in DISTRIBUTIONS}
     for where in DISTRIBUTIONS:
-        for scheme, groups, delta in places:
-            value, printed = grid.value(where, scheme, groups, delta), paper.value(where, scheme, groups, delta)
-            if value is not None and printed is not None:
+        for scheme, groups, delta, printed in paper.cells(where):
+            value = grid.value(where, scheme, groups, delta) if (scheme, groups, delta) in places else None
+            if value is not None:
                 gaps[where].append(value.mean - printed)
     text = (
         f"the {len(places)} IID cells of the regime experiment are at most {NEAR_PAPER:g} points (root mean square) "
@@ -195,7 +194,7 @@ def _k(bill: tuple[float, int, int]) -> str:
 
 
 def _column(where: str, delta: float) -> str:
-    return f"{CAPTIONS[where].split(',')[0]}, δ = {delta:g}"
+    return f"{DISTRIBUTIONS[where]}, δ = {delta:g}"
 
 
 def _trials(judged: Sequence[int]) -> str:

@@ -13,7 +13,7 @@ from pipecycle_paper import paper
 from pipecycle_paper.claims import Claim
 from pipecycle_paper.grid import LEARNT, Grid
 from pipecycle_paper.regimes import ABOUT, RULE, Reading, choose, verdict
-from pipecycle_paper.tables import label, signed, trials
+from pipecycle_paper.tables import signed, trials
 from pipecycle_paper.verdicts import Finding
 
 PROTOCOL: Mapping[str, tuple[Any, str]] = {
@@ -41,10 +41,10 @@ def lead(grid: Grid) -> str:
 
 def _effort(grid: Grid) -> str:
     """What the training took, in all."""
-    steps, seconds = (sum(float(one.get(key) or 0) for one in grid.pieces) for key in ("steps", "seconds"))
+    steps, seconds = (sum(float(piece.get(key) or 0) for piece in grid.pieces) for key in ("steps", "seconds"))
     if not seconds:
         return ""
-    devices = " and ".join(dict.fromkeys(str(one.get("device", "-")) for one in grid.pieces))
+    devices = " and ".join(dict.fromkeys(str(piece.get("device", "-")) for piece in grid.pieces))
     return (
         f" Trained in {seconds:,.0f} s on {devices}: {steps / 1e6:,.1f} million client-steps, "
         f"{number(round(steps / seconds))} per second."
@@ -113,7 +113,7 @@ def _budget(grid: Grid) -> list[str]:
             if spent and max(spent) < budget:
                 never.append(f"{delta:g}")
         if never:
-            said.append(f"{'IID' if where == 'iid' else 'non-IID'} δ = {', '.join(never)}")
+            said.append(f"{paper.DISTRIBUTIONS[where]} δ = {', '.join(never)}")
     if not said:
         return []
     return [
@@ -127,13 +127,12 @@ def outcome(grid: Grid, examined: Sequence[tuple[Claim, Finding, Finding | None]
     own = sum(printed is not None and printed.verdict == "does not hold" for _, _, printed in examined)
     asked = sum(printed is not None for _, _, printed in examined)
     out.append(f"{own} of the {asked} claims that can be held against the paper's own tables do not agree with them.")
-    for where, rows in paper.TABLES.items():
+    for where in paper.DISTRIBUTIONS:
         gaps = []
-        for row in rows:
-            for printed, delta in zip(row.values, paper.DELTAS, strict=True):
-                value = grid.value(where, row.policy, row.groups, delta)
-                if value is not None:
-                    gaps.append((value.mean - printed, f"{label(row.policy, row.groups)}, δ = {delta:g}"))
+        for policy, groups, delta, printed in paper.cells(where):
+            value = grid.value(where, policy, groups, delta)
+            if value is not None:
+                gaps.append((value.mean - printed, f"{paper.label(policy, groups)}, δ = {delta:g}"))
         if gaps:
             near = sum(abs(gap) <= 5 for gap, _ in gaps)
             high, low = max(gaps), min(gaps)
@@ -168,10 +167,10 @@ def tally(findings: Sequence[Finding]) -> str:
     """`16 hold (7 of them within the error), 25 do not (9 within the error), 2 cannot be tested`."""
     words = []
     for kind, name in (("holds", "hold"), ("does not hold", "do not")):
-        some = [one for one in findings if one.verdict == kind]
-        close = sum(one.close for one in some)
+        some = [finding for finding in findings if finding.verdict == kind]
+        close = sum(finding.close for finding in some)
         words.append(f"{len(some)} {name}" + (f" ({close} of them within the error)" if close else ""))
-    untested = sum(one.verdict == "cannot be tested" for one in findings)
+    untested = sum(finding.verdict == "cannot be tested" for finding in findings)
     return ", ".join([*words, *([f"{untested} cannot be tested"] if untested else [])])
 
 
@@ -190,27 +189,27 @@ ERRORS = (
 def provenance(grid: Grid) -> TextTable:
     """Which commands and machines trained, and how fast."""
     body = []
-    for one in grid.pieces:
-        seconds = float(one.get("seconds") or 0)
-        rate = float(one.get("steps") or 0) / seconds if seconds else None
+    for piece in grid.pieces:
+        seconds = float(piece.get("seconds") or 0)
+        rate = float(piece.get("steps") or 0) / seconds if seconds else None
         names = ("pipecycle", "source", "python", "torch", "numpy")
-        versions = ", ".join(f"{name} {one[name]}" for name in names if name in one)
+        versions = ", ".join(f"{name} {piece[name]}" for name in names if name in piece)
         body.append(
             (
-                str(one.get("command", "-")),
-                str(one.get("device", "-")),
-                number(one.get("runs")),
-                number(one.get("steps")),
+                str(piece.get("command", "-")),
+                str(piece.get("device", "-")),
+                number(piece.get("runs")),
+                number(piece.get("steps")),
                 f"{seconds:,.0f}",
-                "-" if one.get("wall_seconds") is None else f"{float(one['wall_seconds']):,.0f}",
+                "-" if piece.get("wall_seconds") is None else f"{float(piece['wall_seconds']):,.0f}",
                 "-" if rate is None else number(round(rate)),
                 versions,
             )
         )
     if len(body) > 1:
-        steps, seconds = (sum(float(one.get(key) or 0) for one in grid.pieces) for key in ("steps", "seconds"))
-        wall = sum(float(one.get("wall_seconds") or 0) for one in grid.pieces)
-        runs = sum(int(one.get("runs") or 0) for one in grid.pieces)
+        steps, seconds = (sum(float(piece.get(key) or 0) for piece in grid.pieces) for key in ("steps", "seconds"))
+        wall = sum(float(piece.get("wall_seconds") or 0) for piece in grid.pieces)
+        runs = sum(int(piece.get("runs") or 0) for piece in grid.pieces)
         pace = number(round(steps / seconds)) if seconds else "-"
         body.append(
             ("all of them", "", number(runs), number(round(steps)), f"{seconds:,.0f}", f"{wall:,.0f}", pace, "")

@@ -75,7 +75,7 @@ def write_report(out: Path) -> list[Path]:
         prose.lead(grid),
         [goal.sentence for goal in goals(grid)],
         [*prose.outcome(grid, examined), counted(grid)],
-        [_sentence(one) for one in prose.differences(grid)],
+        [_sentence(text) for text in prose.differences(grid)],
     )
     sections = _sections(every, prose.regime(grid, regimes), code(grid.sources))
     files: dict[str, bytes | str] = {
@@ -238,9 +238,9 @@ def _csv(table: TextTable) -> str:
 def _markdown(
     head: _Head, sections: Sequence[Section], every: Mapping[str, TextTable], pictures: Mapping[str, Picture]
 ) -> str:
-    parts = [f"# {TITLE}", head.lead, "## Goals set before the runs", "\n".join(f"- {one}" for one in head.goals)]
-    parts += ["## What came out", "\n".join(f"- {one}" for one in head.outcome)]
-    parts += ["## What differs from the paper's protocol", "\n".join(f"- {one}" for one in head.differences)]
+    parts = [f"# {TITLE}", head.lead, "## Goals set before the runs", "\n".join(f"- {text}" for text in head.goals)]
+    parts += ["## What came out", "\n".join(f"- {text}" for text in head.outcome)]
+    parts += ["## What differs from the paper's protocol", "\n".join(f"- {text}" for text in head.differences)]
     for section in sections:
         parts += [f"## {section.title}", section.text] if section.text else [f"## {section.title}"]
         for name in section.figures:
@@ -272,9 +272,9 @@ def _page(
     facts = {
         "title": html.escape(TITLE),
         "lead": html.escape(head.lead),
-        "goals": "".join(f"<li>{html.escape(one)}</li>" for one in head.goals),
-        "outcome": "".join(f"<li>{html.escape(one)}</li>" for one in head.outcome),
-        "differences": "".join(f"<li>{html.escape(one)}</li>" for one in head.differences),
+        "goals": "".join(f"<li>{html.escape(item)}</li>" for item in head.goals),
+        "outcome": "".join(f"<li>{html.escape(item)}</li>" for item in head.outcome),
+        "differences": "".join(f"<li>{html.escape(item)}</li>" for item in head.differences),
         "links": "".join(links),
         "sections": "".join(body),
         "css": asset("page.css") + asset("paper.css", __package__),

@@ -12,7 +12,7 @@ from pipecycle.results import Difference, Value, gaps, paired
 from pipecycle.runs.config import Config
 from pipecycle.runs.sweep import flat
 from pipecycle.theory import chain_coverage
-from pipecycle_paper import paper
+from pipecycle_paper import paper, selection
 from pipecycle_paper.grid import LEARNT, Cell, Grid, Kind, key_of_config
 
 MISSING = "·"
@@ -22,10 +22,6 @@ CAPTIONS = {"iid": "IID", "non-iid": "non-IID, Dirichlet(0.1)"}
 NUMERALS = {"iid": "Table I", "non-iid": "Table II"}
 Tables = dict[str, TextTable]
 """By the name of their files."""
-
-
-def label(policy: str, groups: int | None) -> str:
-    return paper.NAMES.get(policy, policy) + ("" if groups is None else f", G = {groups}")
 
 
 def signed(points: float) -> str:
@@ -71,7 +67,7 @@ def _spread(grid: Grid) -> str:
 def _cells(grid: Grid, where: str, text: Callable[[Cell], tuple[str, ...]], width: int) -> Iterator[list[str]]:
     """A row of text per configuration, `width` columns for each charging probability."""
     for policy, groups in grid.rows:
-        line = [label(policy, groups)]
+        line = [paper.label(policy, groups)]
         for delta in paper.DELTAS:
             cell = grid.cell(where, policy, groups, delta)
             line += (MISSING,) * width if cell is None else text(cell)
@@ -90,7 +86,7 @@ def _against_paper(grid: Grid, where: str, kind: Kind, how: str) -> TextTable:
     stops = kind in ("literal", "late")
     body = []
     for policy, groups in grid.rows:
-        line, stopped = [label(policy, groups)], []
+        line, stopped = [paper.label(policy, groups)], []
         for delta in paper.DELTAS:
             cell, printed = grid.cell(where, policy, groups, delta), paper.value(where, policy, groups, delta)
             theirs = "-" if printed is None else f"{printed:.1f}"
@@ -162,7 +158,7 @@ def fell_apart(grid: Grid) -> TextTable:
             before = int(np.flatnonzero(run.slot < run.slot[end])[-1])
             body.append(
                 (
-                    f"{label(policy, groups)}, {CAPTIONS[where]}, δ = {delta:g}, trial {run.number}",
+                    f"{paper.label(policy, groups)}, {CAPTIONS[where]}, δ = {delta:g}, trial {run.number}",
                     f"{run.best[end]:.1f}",
                     f"{run.accuracy[before]:.1f}",
                     f"{run.slot[before]:,.0f}",
@@ -217,7 +213,7 @@ def precision(grid: Grid) -> TextTable:
         cell = grid.cells.get(key)
         if cell is None or not any(key in grid.precisions[name] for name in names):
             continue
-        line = [f"{label(policy, groups)}, {CAPTIONS[where].split(',')[0]}, δ = {delta:g}", _counted(cell)]
+        line = [f"{paper.label(policy, groups)}, {paper.DISTRIBUTIONS[where]}, δ = {delta:g}", _counted(cell)]
         for name in names:
             other = grid.precisions[name].get(key)
             some = [] if other is None else gaps(cell.by_trial(), other.by_trial())
@@ -239,7 +235,7 @@ def sensitivity(grid: Grid, name: str) -> TextTable:
     the paper's grid (same policy, groups, world) in brackets."""
     configs = grid.parts[name]
     fields = _varied(configs)
-    worlds = sorted({_world(one) for one in configs}, key=lambda one: (one[0], one[1]))
+    worlds = sorted({_world(config) for config in configs})
     rows: dict[tuple[str, ...], dict[Any, str]] = {}
     for config in configs:
         line = rows.setdefault(tuple(_word(flat(config).get(key)) for key in fields), {})
@@ -249,11 +245,11 @@ def sensitivity(grid: Grid, name: str) -> TextTable:
         key = grid.places.get(_place(config))
         if key is not None and key not in own:
             settings = flat(config)
-            words = (_word(settings.get(one)) if one == "policy.groups" else "as in the tables" for one in fields)
+            words = (_word(settings.get(name)) if name == "policy.groups" else "as in the tables" for name in fields)
             cell = grid.cells.get(key)
             text = MISSING if cell is None else f"{_counted(cell)} [the cell]"
             rows.setdefault(tuple(words), {})[_world(config)] = text
-    columns = [f"{CAPTIONS[where].split(',')[0]}, δ = {delta:g}" for where, delta in worlds]
+    columns = [f"{paper.DISTRIBUTIONS[where]}, δ = {delta:g}" for where, delta in worlds]
     head = (*(_short(key) for key in fields), *columns)
     body = tuple((*words, *(line.get(world, "-") for world in worlds)) for words, line in rows.items())
     policies = ", ".join(dict.fromkeys(paper.NAMES[config.policy] for config in configs))
@@ -285,7 +281,8 @@ def _place(config: Config) -> tuple[str, str, int | None, float]:
 
 
 def _world(config: Config) -> tuple[str, float]:
-    return ("iid" if config.data.alpha is None else "non-iid"), float(config.world.harvest.split(":")[-1])
+    where, _, _, delta = selection.place(config)
+    return where, delta
 
 
 def _varied(configs: Sequence[Config]) -> list[str]:
@@ -295,8 +292,8 @@ def _varied(configs: Sequence[Config]) -> list[str]:
     for key in facts[0]:
         if key.startswith(("policy.", "train.", "look.")) and key != "look.clients_every":
             worlds: dict[Any, set[Any]] = {}
-            for config, one in zip(configs, facts, strict=True):
-                worlds.setdefault(_world(config), set()).add(one.get(key))
+            for config, fact in zip(configs, facts, strict=True):
+                worlds.setdefault(_world(config), set()).add(fact.get(key))
             if any(len(values) > 1 for values in worlds.values()) or (key == "look.served" and facts[0][key]):
                 out.append(key)
     return out

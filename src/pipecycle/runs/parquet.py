@@ -97,7 +97,7 @@ class Results:
 
 
 def code(sources: Mapping[str, int]) -> str:
-    """By which code some results were made, as a sentence; a mixture is said."""
+    """Which code made some results, as a sentence."""
     words = [
         f"{name or 'code that was not recorded'} ({count} run{'s' * (count > 1)})" for name, count in sources.items()
     ]
