@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipecycle.report.figures import DOUBLE, drawn
-from pipecycle.report.styles import Style, styles
+from pipecycle.report.styles import Style, style_of
 from pipecycle.results import Axis, Measure, Value, mean_curve
 from pipecycle_paper import paper
 from pipecycle_paper.grid import Cell, Grid
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ORDER = ("pipecycle", "fedavg", "flda", "fedseq", "cycp", "mifa", "pipecycle+", "fedbacys")
-STYLES: dict[str, Style] = dict(zip(ORDER, styles(len(ORDER)), strict=True))
+STYLES: dict[str, Style] = {policy: style_of(policy) for policy in ORDER}
 Draw = Callable[[], "Figure"]
 
 

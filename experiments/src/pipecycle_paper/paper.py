@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from attrs import frozen
 
+from pipecycle.report.styles import NAMES as NAMES_OF
+
 DELTAS = (0.1, 0.3, 0.5, 1.0)
 GROUPS = (2, 5, 10)
 DISTRIBUTIONS = {"iid": "IID", "non-iid": "non-IID"}
@@ -16,17 +18,11 @@ TRIALS = 10
 CHANCE = 10.0
 
 NAMES = {
-    "fedavg": "FedAvg",
-    "mifa": "MIFA",
-    "flda": "FLDA",
-    "cycp": "CyCP+SGD",
-    "fedseq": "FedSeq",
-    "fedbacys": "FedBacys",
-    "pipecycle": "PipeCycle",
-    "pipecycle+": "PipeCycle+ (ours)",
+    **{policy: NAMES_OF[policy] for policy in ("fedavg", "mifa", "flda", "cycp", "fedseq", "fedbacys", "pipecycle")},
+    "pipecycle+": f"{NAMES_OF['pipecycle+']} (ours)",
     "fedseq lag-stable": "FedSeq, lag-stable (ours)",
     "pipecycle mixed": "PipeCycle, mixed (ours)",
-    "isolated": "isolated clients",
+    "isolated": NAMES_OF["isolated"],
 }
 """Schemes as the paper's tables call them, in their order; ours last."""
 UNGROUPED = ("fedavg", "mifa", "flda")

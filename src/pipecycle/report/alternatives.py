@@ -13,6 +13,7 @@ from pipecycle.schedule.summary import number
 def alternatives(groups: Sequence[Group], rows: Sequence[Summary], data: dict[str, Any]) -> dict[str, str]:
     """A sentence or two per plot, by the plot's name."""
     labels = [group.label for group in groups]
+    panels = data["panels"]
     words = {}
     for axis, unit in (("slot", "slots"), ("energy", "units of energy")):
         ends = [
@@ -21,6 +22,20 @@ def alternatives(groups: Sequence[Group], rows: Sequence[Summary], data: dict[st
             if line is not None
         ]
         words[axis] = f"{'; '.join(ends)}." if ends else "Nothing was trained."
+    words["differences"] = "; ".join(_apart(line, labels) for line in data["differences"]) + "."
+    words["classes"] = _known(labels, [panel["classes"] for panel in panels], _classes)
+    words["clients"] = _known(
+        labels,
+        [panel["clients"]["y"] for panel in panels],
+        lambda values: f"{values[0]:.1f} % for the worst served client, {values[-1]:.1f} % for the best",
+    )
+    held = data["holdings"]
+    words["holdings"] = (
+        f"{len(held['z'])} classes, {len(held['x'])} clients or sets of them: the largest share of a single class is "
+        f"{sum(map(max, zip(*held['z'], strict=True))) / len(held['x']):.0f} % on average."
+        if "z" in held
+        else "Not known."
+    )
     words["target"] = _each(
         rows,
         lambda row: (
@@ -32,7 +47,6 @@ def alternatives(groups: Sequence[Group], rows: Sequence[Summary], data: dict[st
         ),
     )
     words["purpose"] = _each(rows, lambda row: f"{row['label']} {_percent(row)}")
-    panels = data["panels"]
     words["coverage"] = _pairs(labels, panels, lambda panel: f"{panel['coverage']['y'][-1]} clients at the end")
     words["lag"] = _each(rows, lambda row: f"{row['label']} {number(row['lag_mean'])} on average")
     words["participation"] = _pairs(
@@ -44,6 +58,27 @@ def alternatives(groups: Sequence[Group], rows: Sequence[Summary], data: dict[st
         ),
     )
     return words
+
+
+def _apart(line: dict[str, Any], labels: Sequence[str]) -> str:
+    """One line of the paired differences."""
+    name, best = labels[line["group"]], labels[line["best"]]
+    if line["group"] == line["best"]:
+        return f"{name} is the best with {line['accuracy']:.1f} %"
+    if line["mean"] is None:
+        return f"{name} shares no trial with {best}"
+    interval = "no interval" if line["low"] is None else f"95 % interval {line['low']:+.1f} to {line['high']:+.1f}"
+    return f"{name} {line['mean']:+.1f} points against {best} ({interval})"
+
+
+def _classes(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{min(known):.0f} to {max(known):.0f} %" if known else "not known"
+
+
+def _known(labels: Sequence[str], values: Sequence[Any], say: Callable[[Any], str]) -> str:
+    said = [f"{label}: {say(value)}" for label, value in zip(labels, values, strict=True) if value]
+    return f"{'; '.join(said)}." if said else "Not known."
 
 
 def _each(rows: Sequence[Summary], say: Callable[[Summary], str]) -> str:

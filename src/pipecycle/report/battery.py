@@ -42,7 +42,7 @@ def levels(record: Record, moments: int = 200) -> Levels:
     world = None if record.config is None else record.config.world
     harvest = str(schedule.meta["harvest"]) if world is None else world.harvest
     if world is None and schedule.energy.overflow.any():
-        raise InputError("a lone schedule does not say how much a battery holds, and some overflowed")
+        raise InputError("energy overflowed, but without the run folder the battery capacity is unknown")
     capacity = None if world is None else int(quanta(world.capacity))
     initial = None if world is None else int(quanta(world.initial))
     moments = max(2, min(moments, schedule.slots, 20_000_000 // schedule.clients))
@@ -75,7 +75,7 @@ def replay(schedule: Schedule, harvest: str, slots: Ints, capacity: int | None, 
     step, rest = divmod(int(schedule.energy.training[-1]), max(1, int(steps.sum())))
     fee = sessions.spent - step * steps
     if rest or (fee < 0).any() or fee[sessions.sent < 0].any():
-        raise InputError("a training step does not cost every client the same, and the schedule has no record of it")
+        raise InputError("clients pay different costs per step, which the schedule does not record")
     sent_in = np.where(sessions.sent < 0, schedule.slots, sessions.sent).astype(np.int64)
     begins, ends, sends = (_BySlot(slot, schedule.slots) for slot in (start, end, sent_in))
     weather = parse_harvest(harvest).weather(schedule.clients, schedule.trial)

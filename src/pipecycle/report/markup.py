@@ -31,15 +31,17 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return f"| {' | '.join(padded)} |"
 
 
-def latex(tables: Sequence[TextTable]) -> str:
-    """Plain tabulars, no package needed."""
+def latex(tables: Sequence[TextTable], width: float | None = None) -> str:
+    """Tabulars with the rules of booktabs; `width` in inches stretches them to a column."""
     parts = []
     for table in tables:
         widths = [max(len(line[column]) for line in (table.head, *table.cells)) for column in range(len(table.head))]
         kinds = ["p{4cm}" if width > WIDE else "r" if place else "l" for place, width in enumerate(widths)]
-        lines = [f"% {table.title}", f"\\begin{{tabular}}{{{''.join(kinds)}}}", "\\hline"]
-        lines += [_tex(table.head), "\\hline", *(_tex(cells) for cells in table.cells), "\\hline", "\\end{tabular}"]
-        parts.append("\n".join(lines) + "\n")
+        kind = "tabular" if width is None else "tabular*"
+        begin = f"{{{''.join(kinds)}}}" if width is None else f"{{{width:g}in}}{{@{{\\extracolsep{{\\fill}}}}{''.join(kinds)}}}"
+        lines = [f"% {table.title} (needs the package booktabs)", f"\\begin{{{kind}}}{begin}", "\\toprule"]
+        lines += [_tex(table.head), "\\midrule", *(_tex(cells) for cells in table.cells), "\\bottomrule"]
+        parts.append("\n".join([*lines, f"\\end{{{kind}}}"]) + "\n")
     return "\n".join(parts)
 
 
@@ -47,13 +49,14 @@ def html_table(table: TextTable, kinds: Mapping[str, str] | None = None) -> str:
     """`kinds` gives cells with a certain text a class."""
     known = kinds or {}
 
-    def cell(text: str) -> str:
+    def cell(head: str, text: str) -> str:
+        # A narrow screen shows a row as a list, where every cell needs the name of its column.
         kind = f' class="{known[text]}"' if text in known else ""
-        return f"<td{kind}>{html.escape(text)}</td>"
+        return f'<td{kind} data-head="{html.escape(head)}">{html.escape(text)}</td>'
 
     head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in table.head)
     body = "".join(
-        f'<tr><th scope="row">{html.escape(cells[0])}</th>' + "".join(cell(text) for text in cells[1:]) + "</tr>"
+        f'<tr><th scope="row">{html.escape(cells[0])}</th>' + "".join(map(cell, table.head[1:], cells[1:])) + "</tr>"
         for cells in table.cells
     )
     title = html.escape(table.title)

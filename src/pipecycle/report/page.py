@@ -17,7 +17,8 @@ from pipecycle.report import story
 from pipecycle.report.alternatives import alternatives
 from pipecycle.report.markup import html_table
 from pipecycle.report.payload import Step, payload
-from pipecycle.report.tables import TextTable, default_target, summary_rows, tables
+from pipecycle.report.styles import proper
+from pipecycle.report.tables import TextTable, default_target, named, summary_rows, tables
 from pipecycle.runs.config import SECTIONS
 from pipecycle.runs.records import Group
 from pipecycle.schedule.summary import number
@@ -38,18 +39,28 @@ def page(
         from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
     except ImportError:
         raise InputError("the report needs plotly, which is not installed (pip install plotly)") from None
+    groups = named(groups)
     target = default_target(groups) if target is None else target
     rows = summary_rows(groups, target)
     data = payload(groups, rows, references or {}, step)
     trained = any(group.curves for group in groups)
     words = alternatives(groups, rows, data)
+    seen = _seen(data, trained)
     facts = {
         "title": html.escape(title or _title(groups)),
         "compared": html.escape(story.compared(groups)),
         "outcome": _items(story.outcome(groups, rows)),
         "notes": _notes(story.notes(groups)),
         "switches": _switches(groups),
+        "contents": _contents(seen),
+        "when": "at the budget" if groups[0].facts.get("world.budget") is not None else "at the end",
+        "difference_note": DIFFERENCE if seen["differences"] else "",
+        "target_note": TARGET if trained and len(groups) > 1 else "",
+        "several": "" if len(groups) > 1 else " hidden",
+        "compares": "" if seen["differences"] else " hidden",
+        "classes": "" if seen["classes"] else " hidden",
         "tables": "".join(html_table(table) for table in tables(groups, target)),
+        **_classes(data),
         "configuration": _configuration(groups),
         "runs": _runs(groups),
         "version": __version__,
@@ -57,7 +68,7 @@ def page(
         "trials": _trials(groups),
         "references": html.escape("".join(f" {name}: {text}." for name, text in (captions or {}).items())),
         "css": asset("page.css"),
-        "js": asset("page.js"),
+        "js": f'"use strict";\n{{\n{asset("plots.js")}{asset("page.js")}}}',
         # A closing tag inside a script would end it early.
         "plotly": get_plotlyjs().replace("</script", "<\\/script"),
         "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
@@ -66,12 +77,61 @@ def page(
     return Template(asset("page.html")).substitute(facts)
 
 
+DIFFERENCE = (
+    " The difference is taken trial by trial against the scheduler with the highest mean; its interval is Student's t, "
+    "and is not given where all trials differ by the same."
+)
+TARGET = (
+    "Energy up to the first evaluation at or above the target: marks are the trials that reached it, bars their means "
+    "where all did."
+)
+SECTIONS_OF_PAGE = {
+    "differences": "How far apart they are",
+    "accuracy": "Accuracy",
+    "tables": "In figures",
+    "classes": "Classes and clients",
+    "cost": "What it cost",
+    "pipeline": "The pipeline",
+    "relay": "What the relay mixes",
+    "battery": "Batteries",
+    "spread": "Who took part",
+    "config": "Configuration",
+}
+
+
+def _seen(data: dict[str, Any], trained: bool) -> dict[str, bool]:
+    """Which sections have something to show."""
+    known = any(panel["classes"] for panel in data["panels"]) or "z" in data["holdings"]
+    special = {"differences": bool(data["differences"]), "accuracy": trained, "classes": known}
+    return {name: special.get(name, True) for name in SECTIONS_OF_PAGE}
+
+
+def _contents(seen: Mapping[str, bool]) -> str:
+    return "".join(f'<a href="#h-{name}">{title}</a>' for name, title in SECTIONS_OF_PAGE.items() if seen[name])
+
+
+def _classes(data: dict[str, Any]) -> dict[str, str]:
+    """What is known of classes and clients, and why the rest is not."""
+    held = data["holdings"]
+    shown = {
+        "by_class": any(panel["classes"] for panel in data["panels"]),
+        "by_client": any(panel["clients"]["x"] for panel in data["panels"]),
+        "holdings": "z" in held,
+    }
+    about = "" if "reason" in held else f"The classes of every client's training samples, in trial {held['trial']}"
+    same = "" if "reason" in held or held["same"] else " of the first scheduler; others met other data"
+    why = held.get("reason", "")
+    facts = {name: "" if known else " hidden" for name, known in shown.items()}
+    reason = f'<p class="reason">Who holds which classes is not known here: {html.escape(why)}.</p>' if why else ""
+    return facts | {"about_holdings": f"{about}{same}.", "reason_holdings": reason}
+
+
 def asset(name: str, package: str = "pipecycle.report") -> str:
     return (files(package) / "assets" / name).read_text()
 
 
 def _title(groups: Sequence[Group]) -> str:
-    names = list(dict.fromkeys(group.policy for group in groups))
+    names = list(dict.fromkeys(proper(group.policy, group.policy) for group in groups))
     if len(names) == 1:
         return f"{names[0]} on harvested energy"
     return f"{len(names)} schedulers on harvested energy" if len(names) > 3 else f"{story.listed(names)} compared"

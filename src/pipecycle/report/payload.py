@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from pipecycle.errors import InputError
 from pipecycle.report.battery import levels
+from pipecycle.report.holdings import Holdings, class_accuracy, client_accuracy, holdings
 from pipecycle.report.lanes import letter, pipeline
-from pipecycle.report.styles import CHAINS, styles
-from pipecycle.report.tables import Summary
+from pipecycle.report.mixing import mixing
+from pipecycle.report.styles import CHAINS, styles_of
+from pipecycle.report.tables import Summary, best_of, rivals
 from pipecycle.results import Axis, mean_curve
 from pipecycle.runs.records import Group, Record
 
@@ -24,12 +26,16 @@ def payload(
 ) -> dict[str, Any]:
     """Everything the page draws, as JSON; `step` is called once per group."""
     panels = []
+    held = _Held()
     for group in groups:
         panels.append(
             {
                 "trial": group.example.trial,
                 "battery": battery(group.example),
                 "pipeline": gantt(group.example),
+                "mixing": mix(group.example),
+                "classes": _values(class_accuracy(group)),
+                "clients": per_client(group.example, held),
                 "coverage": coverage(group.example),
                 "lag": lag(group.planned),
                 "participation": participation(group.example),
@@ -39,9 +45,11 @@ def payload(
     return {
         "groups": [
             {"label": group.label, "colour": style.colour, "dash": style.dash, "marker": style.marker}
-            for group, style in zip(groups, styles(len(groups)), strict=True)
+            for group, style in zip(groups, styles_of([group.policy for group in groups]), strict=True)
         ],
         "chains": CHAINS,
+        "differences": differences(groups, rows),
+        "holdings": held.drawn(groups),
         "references": [{"name": name, "accuracy": value} for name, value in references.items()],
         "target": rows[0]["target"],
         "budget": _budget(groups),
@@ -49,6 +57,90 @@ def payload(
         "rows": [{key: row[key] for key in _ROW_KEYS} for row in rows],
         "panels": panels,
     }
+
+
+def differences(groups: Sequence[Group], rows: Sequence[Summary]) -> list[dict[str, Any]]:
+    """Every group against the best that met the same weather and data, trial by trial; the best first."""
+    out = []
+    for place, (group, row) in enumerate(zip(groups, rows, strict=True)):
+        best = best_of(groups, group.scenario)
+        if best is None or not group.trained or not rivals(groups, group):
+            continue
+        ours, theirs = group.accuracies, best.accuracies
+        trials = [] if best is group else [ours[trial] - theirs[trial] for trial in sorted(set(ours) & set(theirs))]
+        out.append(
+            {
+                "group": place,
+                "best": groups.index(best),
+                "accuracy": round(row["accuracy"], 2),
+                "mean": row["difference"],
+                "low": row["difference_low"],
+                "high": row["difference_high"],
+                "trials": [round(value, 3) for value in trials],
+            }
+        )
+    return sorted(out, key=lambda line: (line["best"], line["group"] != line["best"], -line["accuracy"]))
+
+
+class _Held:
+    """Who holds which classes, by trial and data; worked out once for all schedulers that meet them."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Holdings | str] = {}
+
+    def of(self, record: Record) -> Holdings | str:
+        """Or a sentence that says why it is not known."""
+        facts = {key: value for key, value in record.facts.items() if key.startswith("data.")}
+        key = repr((record.config is None, record.trial, record.schedule.clients, facts))
+        if key not in self.known:
+            try:
+                self.known[key] = holdings(record)
+            except InputError as error:
+                self.known[key] = str(error)
+        return self.known[key]
+
+    def drawn(self, groups: Sequence[Group], most: int = 200) -> dict[str, Any]:
+        """A heat map of the first group's trial; of the others it says whether they differ."""
+        held = self.of(groups[0].example)
+        if isinstance(held, str):
+            return {"reason": held}
+        percent, names = held.binned(most)
+        same = all(self.of(group.example) is held for group in groups)
+        trial = groups[0].example.trial
+        return {"x": names, "z": [_short(row, 1) for row in percent], "same": same, "trial": trial}
+
+
+def per_client(record: Record, held: _Held, most: int = 400) -> dict[str, Any]:
+    """The accuracy on every client's mix of classes, the worst served client first."""
+    known = held.of(record)
+    values = None if isinstance(known, str) else client_accuracy(record, known)
+    if values is None:
+        return {"x": [], "y": []}
+    ranked = np.sort(values[np.isfinite(values)])
+    picks = np.unique(np.linspace(0, len(ranked) - 1, min(most, len(ranked))).round().astype(int))
+    return {"x": (picks + 1).tolist(), "y": _short(ranked[picks], 2)}
+
+
+def mix(record: Record) -> dict[str, Any]:
+    """What every adopted model is made of, by chain, or a sentence where there is nothing to tell apart."""
+    try:
+        made = mixing(record.schedule)
+    except InputError as error:
+        return {"reason": str(error)}
+    if len(made.chain) == 1:
+        return {"reason": "Every model that the server adopted continues the same chain."}
+    return {
+        "slot": made.slot.tolist(),
+        "chain": made.chain.tolist(),
+        "letter": [letter(int(chain)) for chain in made.chain],
+        "share": [_short(row, 1) for row in made.share],
+        "sources": round(made.sources, 2),
+        "whole": made.whole,
+    }
+
+
+def _values(values: NDArray[Any] | None) -> list[float | int | None] | None:
+    return None if values is None else _short(values, 1)
 
 
 _ROW_KEYS = ("energy_to_target", "energy_to_target_by_trial", "slots_to_target", "reached", "trials", "training",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipecycle.report.tables import Summary, always, best_of
-from pipecycle.results import paired
+from pipecycle.report.tables import Summary, always, best_of, rivals
+from pipecycle.results import Difference, paired
 from pipecycle.runs.records import Group
 from pipecycle.schedule.summary import number, warnings
 
@@ -52,6 +52,11 @@ def outcome(groups: Sequence[Group], rows: Sequence[Summary]) -> list[str]:
     return said
 
 
+def compares(groups: Sequence[Group]) -> bool:
+    """Whether any two groups can be compared trial by trial."""
+    return any(rivals(groups, group) for group in groups if group.trained)
+
+
 def notes(groups: Sequence[Group]) -> list[str]:
     """What a reader must know to judge the numbers."""
     said = []
@@ -87,21 +92,20 @@ def _winner(groups: Sequence[Group], scenario: str) -> list[str]:
     average = sum(ours.values()) / len(ours)
     over = f" on average over {_count(len(ours), 'trial')}" if len(ours) > 1 else ""
     said = [f"{best.label} came out highest: {average:.1f} % of test samples right {place}{over}."]
-    rivals = [group for group in groups if group.scenario == scenario and group.trained and group is not best]
-    if not rivals:
-        return said if len(groups) > 1 else [f"{best.label} got {average:.1f} % of test samples right {place}{over}."]
-    second = best_of(rivals, scenario)
+    others = rivals(groups, best)
+    if not others:
+        return [f"{best.label} got {average:.1f} % of test samples right {place}{over}."]
+    second = best_of(others, scenario)
     assert second is not None
     gap = paired(ours, second.accuracies)
     if gap is None:
         said.append(f"{second.label} is next, but they share no trial, so they cannot be compared in pairs.")
     elif gap.low is None or gap.high is None:
-        where = "in one trial: too few" if gap.pairs == 1 else f"in each of {gap.pairs} trials: too much alike"
-        said.append(f"{second.label} is next, {gap.mean:.1f} points behind {where} to tell them apart.")
+        said.append(_undecided(second.label, gap))
     elif gap.low <= 0:
         undecided = [
             rival.label
-            for rival in rivals
+            for rival in others
             if (behind := paired(ours, rival.accuracies)) is not None and (behind.low is None or behind.low <= 0)
         ]
         verb = "is" if len(undecided) == 1 else "are"
@@ -117,12 +121,29 @@ def _winner(groups: Sequence[Group], scenario: str) -> list[str]:
     return said
 
 
+def _undecided(label: str, gap: Difference) -> str:
+    """Two schedulers between which there is a difference but no interval."""
+    if gap.pairs == 1:
+        return f"{label} is next, {gap.mean:.1f} points behind; one trial cannot tell them apart."
+    if gap.mean == 0:
+        return f"{label} got exactly as many right in each of {gap.pairs} trials."
+    return (
+        f"{label} is next, {gap.mean:.1f} points behind in each of {gap.pairs} trials; equal differences give no "
+        "interval, so this does not tell them apart."
+    )
+
+
 def _target(rows: Sequence[Summary]) -> list[str]:
     asked = [row for row in rows if row["reached"] is not None]
     if not asked or asked[0]["target"] is None:
         return []
     target = f"{asked[0]['target']:g} %"
     ranked = sorted((row for row in asked if always(row)), key=lambda row: row["energy_to_target"])
+    if len(rows) == 1:
+        if not ranked:
+            return [f"It did not reach {target} in every trial."]
+        energy, slots = (number(round(ranked[0][key])) for key in ("energy_to_target", "slots_to_target"))
+        return [f"It reached {target} with {energy} units of energy, after {slots} slots."]
     if not ranked:
         return [f"No scheduler reached {target} in every trial."]
     first = ranked[0]
@@ -146,6 +167,8 @@ def _target(rows: Sequence[Summary]) -> list[str]:
 def _waste(rows: Sequence[Summary]) -> list[str]:
     worst = max(rows, key=lambda row: (row["wasted"] or 0) / max(1, row["sessions"] or 0))
     share = (worst["wasted"] or 0) / max(1, worst["sessions"] or 0)
+    if len(rows) == 1:
+        return [f"{100 * share:.0f} % of its sessions were never used." if worst["wasted"] else "No session was wasted."]
     if share < 0.02:
         return ["Hardly any training was wasted: at least 98 % of the sessions of every scheduler were used."]
     return [f"{worst['label']} wasted most: {100 * share:.0f} % of its sessions were never used."]

@@ -1,12 +1,19 @@
-"""How a group looks, on the page and in figures alike: colour, dash and marker say the same thing three times."""
+"""How a scheduler looks and what it is called, on every page and in every figure: by its name, never by its place.
+
+Colour, dash and marker say the same thing three times."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from zlib import crc32
 
 from attrs import frozen
 
 # Okabe and Ito's palette without its yellow, which vanishes on white; "ink" is the text colour of the theme.
 INK = "ink"
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", INK, "#8C8C8C")
+# Tol's muted palette, as far as it is not like one of the above: for the others.
+_MORE = ("#332288", "#882255", "#999933", "#117733", "#AA4499", "#44AA99", "#661100", "#6699CC")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "2px 4px 8px 4px")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "star", "triangle-down", "pentagon", "cross")
 _STROKES: dict[str, str | tuple[float, tuple[float, ...]]] = {
@@ -20,8 +27,16 @@ _STROKES: dict[str, str | tuple[float, tuple[float, ...]]] = {
 }
 _POINTS = dict(zip(MARKERS, ("o", "s", "D", "^", "X", "*", "v", "p", "P"), strict=True))
 
-CHAINS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00", "#0072B2", "#999999")
-"""Chains are bars with dark letters in them, so light colours come first."""
+NAMES = {
+    "pipecycle": "PipeCycle", "fedavg": "FedAvg", "flda": "FLDA", "fedseq": "FedSeq", "cycp": "CyCP+SGD",
+    "mifa": "MIFA", "pipecycle+": "PipeCycle+", "fedbacys": "FedBacys", "isolated": "isolated clients",
+    "fedbacys-odd": "FedBacys-Odd", "fedbuff": "FedBuff", "fedasync": "FedAsync", "fedvarp": "FedVARP",
+    "fedau": "FedAU", "f3ast": "F3AST",
+}  # fmt: skip
+"""Schedulers as papers call them; their looks go by this order, so a new one is added at the end."""
+
+CHAINS = ("#77AADD", "#EE8866", "#BBCC33", "#FFAABB", "#44BB99", "#EEDD88", "#99DDFF", "#AAAA00", "#C9B6E4", "#CCCCCC")
+"""Tol's light palette: no scheduler's colour, and dark letters can be read on it."""
 
 
 @frozen
@@ -49,5 +64,46 @@ class Style:
 
 
 def styles(count: int) -> list[Style]:
-    """As many looks as groups; the lists differ in length, so that no combination returns soon."""
-    return [Style(COLOURS[k % len(COLOURS)], DASHES[k % len(DASHES)], MARKERS[k % len(MARKERS)]) for k in range(count)]
+    """As many looks as lines that are no schedulers; the lists differ in length, so that no combination returns soon."""
+    return [_look(place) for place in range(count)]
+
+
+def style_of(policy: str) -> Style:
+    """The looks of a scheduler; one that is not known here has those that its name leads to."""
+    known = list(NAMES)
+    return _look(known.index(policy) if policy in known else len(known) + crc32(policy.encode()) % 504)
+
+
+def styles_of(policies: Sequence[str]) -> list[Style]:
+    """The looks of the lines of one report: variants of a scheduler have its colour, lighter or darker."""
+    seen: dict[str, int] = {}
+    out = []
+    for policy in policies:
+        style, variant = style_of(policy), seen.get(policy, 0)
+        seen[policy] = variant + 1
+        if variant:
+            dash = DASHES[(DASHES.index(style.dash) + variant) % len(DASHES)]
+            marker = MARKERS[(MARKERS.index(style.marker) + variant) % len(MARKERS)]
+            style = Style(_shade(style.colour, variant), dash, marker)
+        out.append(style)
+    return out
+
+
+def proper(label: str, policy: str, given: dict[str, str] | None = None) -> str:
+    """A group's label with the scheduler's name as people write it: what they gave, or the usual one."""
+    names = {**NAMES, **(given or {})}
+    if label in names:
+        return names[label]
+    return names.get(policy, policy) + label[len(policy) :] if label.startswith(policy) else label
+
+
+def _look(place: int) -> Style:
+    colours = (*COLOURS, *_MORE)
+    return Style(colours[place % len(colours)], DASHES[place % len(DASHES)], MARKERS[place % len(MARKERS)])
+
+
+def _shade(colour: str, variant: int) -> str:
+    """Towards black, towards white, and further."""
+    parts = [0x66] * 3 if colour == INK else [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    end, share = (0, 255)[variant % 2 == 0], min(0.7, 0.3 + 0.15 * ((variant - 1) // 2))
+    return "#" + "".join(f"{round(part + share * (end - part)):02X}" for part in parts)

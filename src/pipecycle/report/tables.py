@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 from attrs import frozen
 
 from pipecycle.errors import InputError
+from pipecycle.report.styles import proper
 from pipecycle.results import Value, paired
 from pipecycle.runs.records import Group, Record
 from pipecycle.schedule.summary import number
@@ -24,6 +26,18 @@ class TextTable:
     title: str
     head: tuple[str, ...]
     cells: tuple[tuple[str, ...], ...]
+    name: str = ""
+    """What the command line calls it."""
+
+
+def rivals(groups: Sequence[Group], group: Group) -> list[Group]:
+    """The other groups that were trained under the same weather and on the same data."""
+    return [other for other in groups if other is not group and other.trained and other.scenario == group.scenario]
+
+
+def named(groups: Sequence[Group], given: Mapping[str, str] | None = None) -> list[Group]:
+    """The groups by the names that people know their schedulers by, or by the names that are given."""
+    return [attrs.evolve(group, label=proper(group.label, group.policy, given)) for group in groups]
 
 
 def best_of(groups: Sequence[Group], scenario: str) -> Group | None:
@@ -50,7 +64,9 @@ def check_target(target: float | None) -> None:
 def summary_rows(groups: Sequence[Group], target: float | None = None) -> list[Summary]:
     """One row per group, figures averaged over its trials; None where there is nothing to say."""
     target = default_target(groups) if target is None else target
-    return [_row(group, best_of(groups, group.scenario), target) for group in groups]
+    return [
+        _row(group, best_of(groups, group.scenario) if rivals(groups, group) else None, target) for group in groups
+    ]
 
 
 def _row(group: Group, best: Group | None, target: float | None) -> Summary:
@@ -150,7 +166,9 @@ def spread(row: Summary) -> str:
 
 def gap(row: Summary) -> str:
     """The difference to the best."""
-    return "best" if row["is_best"] else "-" if row["difference"] is None else f"{row['difference']:+.1f}"
+    if row["is_best"] or row["difference"] is None:
+        return "best" if row["is_best"] else "-"
+    return "equal" if row["difference"] == 0 and row["difference_low"] is None else f"{row['difference']:+.1f}"
 
 
 def counted(text: str, some: int, trials: int) -> str:
@@ -198,7 +216,9 @@ def _share(part: str, whole: str) -> Callable[[Summary], str]:
 
 
 def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTable]:
-    """The tables of a report; those about accuracy only if something was trained."""
+    """The tables of a report; those about accuracy only if something was trained, and differences only if somebody
+    can be compared."""
+    compares = any(rivals(groups, group) for group in groups if group.trained)
     target = default_target(groups) if target is None else target
     rows = summary_rows(groups, target)
     rows.sort(key=lambda row: -math.inf if row["accuracy"] is None else row["accuracy"], reverse=True)
@@ -208,12 +228,12 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
     if any(row["accuracy"] is not None or row["unfinished"] for row in rows):
         out.append(
             _table(
+                "accuracy",
                 "Accuracy at the energy budget" if has_budget else "Accuracy at the end of the runs",
                 rows,
                 name,
                 ("Accuracy (%), mean ± sd", spread),
-                ("Difference to the best (points)", gap),
-                ("95 % interval (points)", _interval),
+                *([("Difference to the best (points)", gap), ("95 % interval (points)", _interval)] if compares else []),
                 ("Best so far (%)", _best),
                 ("Trials", _trials),
             )
@@ -222,6 +242,7 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
         order = sorted(rows, key=lambda row: row["energy_to_target"] if always(row) else math.inf)
         out.append(
             _table(
+                "target",
                 f"To reach {target:g} % accuracy",
                 order,
                 name,
@@ -232,6 +253,7 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
         )
     out.append(
         _table(
+            "energy",
             "Where the energy went (units)",
             rows,
             name,
@@ -245,6 +267,7 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
     )
     out.append(
         _table(
+            "sessions",
             "Sessions, fairness, lag and coverage",
             rows,
             name,
@@ -263,6 +286,6 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
     return out
 
 
-def _table(title: str, rows: Sequence[Summary], *columns: Column) -> TextTable:
+def _table(key: str, title: str, rows: Sequence[Summary], *columns: Column) -> TextTable:
     cells = tuple(tuple(text(row) for _, text in columns) for row in rows)
-    return TextTable(title, tuple(head for head, _ in columns), cells)
+    return TextTable(title, tuple(head for head, _ in columns), cells, key)

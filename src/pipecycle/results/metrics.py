@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -17,6 +18,8 @@ Axis = Literal["slot", "energy"]
 Measure = Literal["accuracy", "clients_accuracy"]
 COLUMNS = ("slot", "energy", "accuracy", "loss", "best", "budget")
 """What every run has; the accuracy of the clients' own models may be missing."""
+CLASS = re.compile(r"class_[0-9]+")
+"""Columns with the accuracy of one class, in the order of classes."""
 
 
 @frozen(eq=False, slots=False)
@@ -36,6 +39,8 @@ class Metrics:
     """1 at the last slot within the budget, 0 at regular checkpoints."""
     clients_accuracy: Floats
     """Mean over the clients' own models; NaN where it was not taken."""
+    by_class: Floats | None = field(default=None, kw_only=True)
+    """Accuracy by class, in percent, one row per checkpoint; None where it was not recorded."""
     diverged: bool = field(default=False, kw_only=True)
     end: tuple[float, float] | None = field(default=None, kw_only=True)
     """Slots and units at the end of the schedule, for a run that stopped before it."""
@@ -44,6 +49,8 @@ class Metrics:
     def of(cls, columns: Mapping[str, Floats], **about: Any) -> Self:
         """From columns by name, others among them or not."""
         known: dict[str, Any] = {name: columns[name] for name in COLUMNS}
+        classes = [columns[name] for name in columns if CLASS.fullmatch(name)]
+        known["by_class"] = np.stack(classes, axis=1) if classes else None
         return cls(**known, clients_accuracy=columns.get("clients_accuracy", columns["slot"] * np.nan), **about)
 
     @cached_property

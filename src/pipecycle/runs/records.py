@@ -17,7 +17,7 @@ from pipecycle.errors import InputError
 from pipecycle.files import reason
 from pipecycle.policies import REGISTRY
 from pipecycle.policies.registry import recorded
-from pipecycle.results.metrics import COLUMNS, Metrics
+from pipecycle.results.metrics import CLASS, COLUMNS, Metrics
 from pipecycle.runs import folders
 from pipecycle.runs.config import SECTIONS, Config, read_recorded
 from pipecycle.schedule.schedule import Schedule
@@ -196,6 +196,8 @@ def read_metrics(path: Path, **about: Any) -> Metrics | None:
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file))
         columns = {name: np.array([float(row[name]) for row in rows], np.float64) for name in COLUMNS}
+        for name in (name for name in (rows[0] if rows else ()) if CLASS.fullmatch(name or "")):
+            columns[name] = np.array([float(row[name] or "nan") for row in rows], np.float64)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({reason(error)})") from None
     except (KeyError, ValueError, TypeError, csv.Error):

@@ -191,13 +191,17 @@ class Ancestry:
     def rounds(self, version: int) -> float:
         """How many whole group updates the version has behind it: it is x_0 plus weighted updates, and this is the
         sum of the weights.  A chain of FedAvg rounds has its length, a mixture of two equal chains no more than one."""
-        part = np.zeros(len(self._versions))
-        part[version] = 1.0
+        return float(self.weights(np.array([version])).sum())
+
+    def weights(self, chosen: Ints) -> Floats:
+        """The weight of every update (in the order of `versions.update`) in each of some versions, terms x chosen."""
+        part = np.zeros((len(self._versions), len(chosen)))
+        part[chosen, np.arange(len(chosen))] = 1.0
         for first, last in reversed(self._runs):
-            if last - first > 1 or part[first]:
-                shares = self._versions.coefficient[self._base_at[first] : self._base_at[last]]
+            if last - first > 1 or part[first].any():
+                shares = self._versions.coefficient[self._base_at[first] : self._base_at[last], None]
                 np.add.at(part, self._bases(first, last), part[first:last] * shares)
-        return float((part[self._maker] * self._versions.weight).sum())
+        return np.asarray(part[self._maker] * self._versions.weight[:, None])
 
     def recipe(self, version: int) -> Recipe:
         """How the version is made."""

@@ -1,0 +1,71 @@
+"""Who holds which classes, and what that makes of the accuracy by class."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from attrs import frozen
+
+from pipecycle.data import dirichlet, iid
+from pipecycle.errors import InputError
+from pipecycle.runs.planning import split_of, task_of
+from pipecycle.runs.records import Group, Record
+from pipecycle.world.lineage import Floats
+
+
+@frozen(eq=False)
+class Holdings:
+    """`share[i, c]` is the part of client i's samples that class c is; every row sums to 1."""
+
+    share: Floats
+
+    def binned(self, most: int) -> tuple[Floats, list[str]]:
+        """Percent, classes x clients, at most so many columns (means over neighbouring clients), and their names."""
+        clients = len(self.share)
+        edges = np.linspace(0, clients, min(most, clients) + 1).astype(int)
+        sums = np.add.reduceat(self.share, edges[:-1], axis=0) / np.diff(edges)[:, None]
+        names = [f"{a}" if b - a == 1 else f"{a} to {b - 1}" for a, b in pairwise(edges.tolist())]
+        return np.asarray(100 * sums.T), names
+
+
+def holdings(record: Record) -> Holdings:
+    """The classes of every client, from the data and the trial; refused where they are not known here."""
+    config = record.config
+    if config is None:
+        raise InputError("a schedule does not say which data its clients hold")
+    if (record.path / "levels.npz").exists():
+        raise InputError("this was a live run: only its nodes know which data they hold")
+    task, split, world, data = task_of(config), split_of(config), config.world, config.data
+    if split is None and data.alpha is None:
+        split = iid(task, world.clients, data.samples, world.trial)
+    elif split is None:
+        assert data.alpha is not None
+        split = dirichlet(task, world.clients, data.samples, data.alpha, world.trial)
+    counts = split.counts(task).astype(np.float64)
+    return Holdings(counts / counts.sum(axis=1, keepdims=True))
+
+
+def class_accuracy(group: Group) -> Floats | None:
+    """Percent by class at the budget (or at the end), the mean over trials; None where it was not recorded."""
+    rows = [shown.by_class[shown.at_budget] for shown in group.metrics.values() if shown.by_class is not None]
+    if not rows or len({len(row) for row in rows}) > 1:
+        return None
+    known = np.isfinite(rows)
+    counts = known.sum(axis=0)
+    sums = np.where(known, rows, 0.0).sum(axis=0)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def client_accuracy(record: Record, held: Holdings) -> Floats | None:
+    """The accuracy of the server's model on every client's mix of classes: that of each class, weighted by how much of
+    it the client holds.  No client's own samples are looked at."""
+    shown = record.metrics
+    if shown is None or shown.by_class is None or record.ended is None:
+        return None
+    accuracy = shown.by_class[shown.at_budget]
+    if len(accuracy) != held.share.shape[1] or np.isnan(accuracy).all():
+        return None
+    weight = np.where(np.isfinite(accuracy), held.share, 0.0)
+    total = weight.sum(axis=1)
+    return np.where(total > 0, weight @ np.nan_to_num(accuracy) / np.where(total > 0, total, 1.0), np.nan)
