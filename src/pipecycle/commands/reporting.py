@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import json
 import webbrowser
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
 from pipecycle.errors import InputError
 from pipecycle.files import reason, writable, writable_folder, write
-from pipecycle.report.tables import check_target, summary_rows
+from pipecycle.report.tables import check_target, named, summary_rows
 from pipecycle.report.tables import tables as make_tables
-from pipecycle.runs.records import load
+from pipecycle.runs.records import Group, load
 from pipecycle.screen import progress, screen
 
 Runs = Annotated[
-    list[Path], typer.Argument(help="Folders of runs, folders that hold such, or saved schedules.", show_default=False)
+    list[Path],
+    typer.Argument(help="Run folders, folders that contain run folders, or saved schedules.", show_default=False),
 ]
 Target = Annotated[
     float | None,
-    typer.Option(help="Accuracy in percent to ask the energy for; nine tenths of the best if not given."),
+    typer.Option(help="Target accuracy in percent; nine tenths of the best if not given."),
+]
+Only = Annotated[str | None, typer.Option(metavar="NAMES", help="Only these, by name or pattern, separated by commas.")]
+Labels = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="NAME=TEXT", help="What to call a scheduler; may be given several times."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object about what was written.")]
 
@@ -62,12 +70,15 @@ def figures(
     formats: Annotated[
         str, typer.Option("--format", metavar="LIST", help="Any of png, pdf and svg, separated by commas.")
     ] = "png,pdf",
+    only: Only = None,
+    labels: Labels = None,
+    width: Annotated[float | None, typer.Option(help="Width in inches, such as 3.5; text keeps its size.")] = None,
     target: Target = None,
     as_json: Json = False,
 ) -> None:
-    """Runs as figures for a paper: accuracy, energy, pipelines, batteries, participation.
+    """Runs as figures for a paper: differences, accuracy, classes, energy, pipelines, batteries, participation.
 
-    Example: pipecycle figures runs/* --out figures --format pdf,svg"""
+    Example: pipecycle figures runs/* --only accuracy,differences --width 3.5 --label 'pipecycle+=Ours'"""
     from pipecycle.report import figures as drawing
 
     kinds = [kind.strip().lower() for kind in formats.split(",") if kind.strip()]
@@ -75,20 +86,24 @@ def figures(
         if kind not in drawing.FORMATS:
             raise InputError(f"--format {kind}: needs any of {', '.join(drawing.FORMATS)}")
     check_target(target)
+    check_width(width)
     writable_folder(out)
     groups = load(runs)
+    drawings = chosen(drawing.figures(groups, target, labels=names_of(labels, groups)), only)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({reason(error)})") from None
     made, left = [], {}
     with drawing.figure_style(), progress() as bar:
-        for name, draw in bar.track(drawing.figures(groups, target).items(), description="drawing"):
+        for name, draw in bar.track(drawings.items(), description="drawing"):
             try:
                 figure = draw()
             except InputError as error:  # battery levels that cannot be replayed
                 left[name] = str(error)
                 continue
+            if width is not None:
+                figure.set_size_inches(width, figure.get_figheight() * width / figure.get_figwidth())
             for kind in kinds:
                 path = out / f"{name}.{kind}"
                 write(path, drawing.save(figure, kind))
@@ -105,20 +120,70 @@ def figures(
 def tables(
     runs: Runs,
     kind: Annotated[str, typer.Option("--format", help="markdown, latex or json.")] = "markdown",
+    only: Only = None,
+    labels: Labels = None,
+    width: Annotated[
+        float | None, typer.Option(help="Of LaTeX tables, in inches; as wide as they need if not given.")
+    ] = None,
     target: Target = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Runs as tables: accuracy at the budget, energy to a target, energy by purpose, fairness, lag, coverage.
+    """Runs as tables: accuracy, target (energy to reach it), energy (by purpose), sessions (fairness, lag, coverage).
 
-    Example: pipecycle tables runs/* --format latex > tables.tex"""
+    LaTeX tables need the package booktabs.
+
+    Example: pipecycle tables runs/* --only accuracy --format latex > accuracy.tex"""
     from pipecycle.report.markup import latex, markdown
 
     kind = "json" if as_json else kind
     if kind not in ("markdown", "latex", "json"):
         raise InputError(f"--format {kind}: needs one of markdown, latex, json")
     check_target(target)
+    check_width(width)
+    if width is not None and kind != "latex":
+        raise InputError(f"--width {width:g}: is for --format latex, not {kind}")
     groups = load(runs)
+    given = names_of(labels, groups)
+    made = chosen({table.name: table for table in make_tables(named(groups, given), target)}, only)
     if kind == "json":
-        print(json.dumps({"rows": summary_rows(groups, target)}))
+        print(json.dumps({"rows": summary_rows(named(groups, given) if given else groups, target)}))
+    elif kind == "latex":
+        print(latex(list(made.values()), width), end="")
     else:
-        print((latex if kind == "latex" else markdown)(make_tables(groups, target)), end="")
+        print(markdown(list(made.values())), end="")
+
+
+T = TypeVar("T")
+
+
+def chosen(every: Mapping[str, T], only: str | None) -> dict[str, T]:
+    """Those that are asked for, in the order they were asked for."""
+    if only is None:
+        return dict(every)
+    out: dict[str, T] = {}
+    for pattern in (part.strip() for part in only.split(",")):
+        names = [name for name in every if fnmatchcase(name, pattern)]
+        if not names:
+            raise InputError(f"--only {pattern}: needs any of {', '.join(every)}, or a pattern such as acc*")
+        out |= {name: every[name] for name in names}
+    return out
+
+
+def names_of(labels: list[str] | None, groups: Sequence[Group]) -> dict[str, str]:
+    """`--label` by scheduler, or by what tells its variants apart."""
+    known = {name for group in groups for name in (group.policy, group.label)}
+    out = {}
+    for given in labels or []:
+        name, equals, text = given.partition("=")
+        while equals and name not in known and "=" in text:  # a variant's label may hold an equals sign itself
+            more, _, text = text.partition("=")
+            name = f"{name}={more}"
+        if not equals or not text or name not in known:
+            raise InputError(f"--label {given}: needs NAME=TEXT, the name any of {', '.join(sorted(known))}")
+        out[name] = text
+    return out
+
+
+def check_width(width: float | None) -> None:
+    if width is not None and not 1 <= width <= 40:
+        raise InputError(f"--width {width:g}: needs inches, 1 to 40")

@@ -13,10 +13,12 @@ import numpy as np
 
 from pipecycle.errors import InputError
 from pipecycle.report.battery import levels
+from pipecycle.report.holdings import class_accuracy
 from pipecycle.report.lanes import letter, pipeline
-from pipecycle.report.payload import coverage, lag, participation
-from pipecycle.report.styles import CHAINS, Style, styles
-from pipecycle.report.tables import Summary, always, default_target, summary_rows
+from pipecycle.report.mixing import mixing
+from pipecycle.report.payload import coverage, differences, lag, participation
+from pipecycle.report.styles import CHAINS, Style, styles_of
+from pipecycle.report.tables import Summary, always, default_target, named, summary_rows
 from pipecycle.results import Axis, mean_curve
 from pipecycle.runs.records import Group
 from pipecycle.world.energy import UNIT
@@ -52,9 +54,14 @@ def figure_style(*, formulas: bool = False) -> Iterator[None]:
 
 
 def figures(
-    groups: Sequence[Group], target: float | None = None, references: Mapping[str, float] | None = None
+    groups: Sequence[Group],
+    target: float | None = None,
+    references: Mapping[str, float] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> dict[str, Draw]:
-    """Functions that draw, by the name of the file."""
+    """Functions that draw, by the name of the file; `labels` are what to call schedulers instead of their names."""
+    slugs = [re.sub(r"[^A-Za-z0-9.+=-]+", "-", group.label).strip("-") for group in groups]
+    groups = named(groups, labels)
     target = default_target(groups) if target is None else target
     rows = summary_rows(groups, target)
     made = _Figures(groups, rows, references or {})
@@ -63,14 +70,18 @@ def figures(
         out["accuracy_slots"] = lambda: made.accuracy(("slot",))
         out["accuracy_energy"] = lambda: made.accuracy(("energy",))
         out["accuracy"] = lambda: made.accuracy(("slot", "energy"))
+        if made.differences:
+            out["differences"] = made.apart
+        if any(class_accuracy(group) is not None for group in groups):
+            out["classes"] = made.classes
         if any(row["energy_to_target"] is not None for row in rows):
             out["energy_to_target"] = made.to_target
     out["energy_by_purpose"] = made.by_purpose
     for name, draw in (("coverage", made.coverage), ("lag", made.lag), ("participation", made.participation)):
         out[name] = draw
-    for group in groups:
-        slug = re.sub(r"[^A-Za-z0-9.+=-]+", "-", group.label).strip("-")
+    for group, slug in zip(groups, slugs, strict=True):
         out[f"pipeline_{slug}"] = lambda group=group: made.pipeline(group)  # type: ignore[misc]
+        out[f"mixing_{slug}"] = lambda group=group: made.mixing(group)  # type: ignore[misc]
         out[f"battery_{slug}"] = lambda group=group: made.battery(group)  # type: ignore[misc]
     return out
 
@@ -87,7 +98,8 @@ def save(figure: Figure, kind: str, dpi: float | None = None) -> bytes:
 class _Figures:
     def __init__(self, groups: Sequence[Group], rows: Sequence[Summary], references: Mapping[str, float]) -> None:
         self.groups, self.rows, self.references = groups, rows, references
-        self.styles = styles(len(groups))
+        self.styles = styles_of([group.policy for group in groups])
+        self.differences = differences(groups, rows)
 
     def _each(self) -> Iterator[tuple[Group, Style]]:
         return zip(self.groups, self.styles, strict=True)
@@ -122,6 +134,64 @@ class _Figures:
         pane.set_xlim(left=0)
         thousands(pane)
 
+    def apart(self) -> Figure:
+        """Paired differences: a stroke per trial, the mean and its interval; hollow where it is undecided."""
+        figure, pane = self._bars([self.groups[line["group"]].label for line in self.differences])
+        pane.axvline(0, color="#666666", linewidth=0.8)
+        for place, line in enumerate(self.differences):
+            colour, mean = self.styles[line["group"]].ink, line["mean"]
+            if mean is None:
+                words = "best" if line["group"] == line["best"] else "no common trial"
+                pane.annotate(
+                    words, (0, place), (4, 0), textcoords="offset points", va="center", fontsize=7, color="#555555"
+                )
+                continue
+            sure = line["low"] is not None and (line["low"] > 0 or line["high"] < 0)
+            if line["low"] is not None:
+                pane.plot([line["low"], line["high"]], [place, place], color=colour, linewidth=1.8)
+            pane.plot(line["trials"], [place + 0.28] * len(line["trials"]), "|", color=colour, ms=4, mew=0.9)
+            pane.plot(mean, place, "o", ms=5, mfc=colour if sure else "white", mec=colour, mew=1.3)
+        pane.set_xlabel("points of accuracy against the best")
+        return figure
+
+    def classes(self) -> Figure:
+        from matplotlib.figure import Figure
+
+        known = [(group.label, found) for group in self.groups if (found := class_accuracy(group)) is not None]
+        values = np.array([row for _, row in known])
+        figure = Figure(figsize=(DOUBLE, 0.6 + 0.24 * len(known)))
+        pane = figure.subplots()
+        low = min(0.9 * np.nanmax(values), np.nanmin(values))
+        pane.imshow(values, cmap="Blues", aspect="auto", vmin=low, vmax=110)
+        for (row, column), value in np.ndenumerate(values):
+            if values.shape[1] <= 20 and np.isfinite(value):
+                ink = "white" if value > low + 0.65 * (110 - low) else "black"
+                pane.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=7, color=ink)
+        pane.set_yticks(range(len(known)), [label for label, _ in known])
+        if values.shape[1] <= 20:
+            pane.set_xticks(range(values.shape[1]))
+        pane.grid(visible=False)
+        pane.set_xlabel("accuracy by class (%)")
+        return figure
+
+    def mixing(self, group: Group) -> Figure:
+        """Which chains every adopted model comes from."""
+        from matplotlib.figure import Figure
+
+        made = mixing(group.example.schedule)
+        figure = Figure(figsize=(SINGLE, 1.9))
+        pane = figure.subplots()
+        x, bottom = np.arange(1, len(made.slot) + 1), np.zeros(len(made.slot))
+        for chain, share in zip(made.chain.tolist(), made.share, strict=True):
+            colour = CHAINS[(chain - 1) % len(CHAINS)] if chain else "#bbbbbb"
+            pane.bar(x, share, 1.0, bottom, color=colour, edgecolor="white", linewidth=0.3, label=letter(chain))
+            bottom = bottom + share
+        pane.set(
+            xlabel="adopted models, in order", ylabel="from each chain (%)", xlim=(0.5, len(x) + 0.5), ylim=(0, 100)
+        )
+        pane.set_title(f"{group.label}, trial {group.example.trial}", loc="left")
+        return figure
+
     def to_target(self) -> Figure:
         figure, pane = self._bars()
         for place, (row, style) in enumerate(zip(self.rows, self.styles, strict=True)):
@@ -139,9 +209,9 @@ class _Figures:
         figure, pane = self._bars()
         left = np.zeros(len(self.rows))
         for key, name, colour, hatch in (
-            ("training", "training", "#0072B2", ""),
-            ("to_hub", "to hubs", "#E69F00", "////"),
-            ("to_server", "to the server", "#009E73", "xxxx"),
+            ("training", "training", "#5F6B76", ""),
+            ("to_hub", "to hubs", "#98A3AD", "////"),
+            ("to_server", "to the server", "#BFC7CE", "xxxx"),
         ):
             values = np.array([row[key] for row in self.rows])
             pane.barh(range(len(values)), values, 0.62, left, color=colour, hatch=hatch, edgecolor="white", label=name)
@@ -150,13 +220,14 @@ class _Figures:
         figure.legend(*pane.get_legend_handles_labels(), loc="outside upper center", ncols=3)
         return figure
 
-    def _bars(self) -> tuple[Figure, Axes]:
+    def _bars(self, labels: Sequence[str] | None = None) -> tuple[Figure, Axes]:
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(SINGLE, 0.9 + 0.22 * len(self.groups)))
+        labels = [group.label for group in self.groups] if labels is None else labels
+        figure = Figure(figsize=(SINGLE, 0.9 + 0.22 * len(labels)))
         pane = figure.subplots()
-        pane.set_yticks(range(len(self.groups)), [group.label for group in self.groups])
-        pane.set_ylim(len(self.groups) - 0.4, -0.6)
+        pane.set_yticks(range(len(labels)), labels)
+        pane.set_ylim(len(labels) - 0.4, -0.6)
         pane.grid(axis="y", visible=False)
         thousands(pane)
         return figure, pane

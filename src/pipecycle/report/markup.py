@@ -38,7 +38,11 @@ def latex(tables: Sequence[TextTable], width: float | None = None) -> str:
         widths = [max(len(line[column]) for line in (table.head, *table.cells)) for column in range(len(table.head))]
         kinds = ["p{4cm}" if width > WIDE else "r" if place else "l" for place, width in enumerate(widths)]
         kind = "tabular" if width is None else "tabular*"
-        begin = f"{{{''.join(kinds)}}}" if width is None else f"{{{width:g}in}}{{@{{\\extracolsep{{\\fill}}}}{''.join(kinds)}}}"
+        begin = (
+            f"{{{''.join(kinds)}}}"
+            if width is None
+            else f"{{{width:g}in}}{{@{{\\extracolsep{{\\fill}}}}{''.join(kinds)}}}"
+        )
         lines = [f"% {table.title} (needs the package booktabs)", f"\\begin{{{kind}}}{begin}", "\\toprule"]
         lines += [_tex(table.head), "\\midrule", *(_tex(cells) for cells in table.cells), "\\bottomrule"]
         parts.append("\n".join([*lines, f"\\end{{{kind}}}"]) + "\n")
@@ -60,8 +64,9 @@ def html_table(table: TextTable, kinds: Mapping[str, str] | None = None) -> str:
         for cells in table.cells
     )
     title = html.escape(table.title)
+    prose = " prose" if max((len(text) for cells in table.cells for text in cells), default=0) > WIDE else ""
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{title}"><table><caption>{title}</caption>'
+        f'<div class="scroll{prose}" tabindex="0" role="region" aria-label="{title}"><table><caption>{title}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

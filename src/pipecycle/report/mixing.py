@@ -32,7 +32,9 @@ class Mixing:
 def mixing(schedule: Schedule, most: int = 90) -> Mixing:
     """The first publications that hold any update, one by one: how a relay works shows from one model to the next."""
     ancestry, publications = schedule.ancestry, schedule.publications
-    count = min(most, len(publications.slot), 50_000_000 // (len(schedule.versions) + len(schedule.versions.update) + 1))
+    count = min(
+        most, len(publications.slot), 50_000_000 // (len(schedule.versions) + len(schedule.versions.update) + 1)
+    )
     chosen = np.asarray(publications.version[:count], np.int64)
     weights = ancestry.weights(chosen)
     chain = ancestry.chain_of_event[ancestry.event_of_session[schedule.versions.update]]

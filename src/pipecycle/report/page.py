@@ -54,6 +54,7 @@ def page(
         "switches": _switches(groups),
         "contents": _contents(seen),
         "when": "at the budget" if groups[0].facts.get("world.budget") is not None else "at the end",
+        "axis_note": " The axis shows where the lines differ; a double click shows all." if len(groups) > 1 else "",
         "difference_note": DIFFERENCE if seen["differences"] else "",
         "target_note": TARGET if trained and len(groups) > 1 else "",
         "several": "" if len(groups) > 1 else " hidden",
@@ -86,15 +87,15 @@ TARGET = (
     "where all did."
 )
 SECTIONS_OF_PAGE = {
-    "differences": "How far apart they are",
+    "differences": "Differences",
     "accuracy": "Accuracy",
     "tables": "In figures",
     "classes": "Classes and clients",
-    "cost": "What it cost",
-    "pipeline": "The pipeline",
-    "relay": "What the relay mixes",
+    "cost": "Energy",
+    "pipeline": "Pipeline",
+    "relay": "Relay",
     "battery": "Batteries",
-    "spread": "Who took part",
+    "spread": "Participation",
     "config": "Configuration",
 }
 

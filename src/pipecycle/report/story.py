@@ -66,7 +66,11 @@ def notes(groups: Sequence[Group]) -> list[str]:
                 kept = "" if record.ended else " It is left out of means and tables." if group.trained else ""
                 said.append(f"{group.label}, trial {record.trial}: {record.state}.{kept}")
     if groups and all(len(group.trained) == 1 for group in groups if group.trained) and any(g.trained for g in groups):
-        said.append("One trial each: no spread and no interval can be given, and small differences mean nothing.")
+        said.append(
+            "One trial: no spread can be given."
+            if len(groups) == 1
+            else "One trial each: no spread and no interval can be given, and small differences mean nothing."
+        )
     for group in groups:
         for text in warnings(*(record.figures for record in group.planned)):
             said.append(f"{group.label}: {text[0].lower()}{text[1:]}")
@@ -168,7 +172,9 @@ def _waste(rows: Sequence[Summary]) -> list[str]:
     worst = max(rows, key=lambda row: (row["wasted"] or 0) / max(1, row["sessions"] or 0))
     share = (worst["wasted"] or 0) / max(1, worst["sessions"] or 0)
     if len(rows) == 1:
-        return [f"{100 * share:.0f} % of its sessions were never used." if worst["wasted"] else "No session was wasted."]
+        return [
+            f"{100 * share:.0f} % of its sessions were never used." if worst["wasted"] else "No session was wasted."
+        ]
     if share < 0.02:
         return ["Hardly any training was wasted: at least 98 % of the sessions of every scheduler were used."]
     return [f"{worst['label']} wasted most: {100 * share:.0f} % of its sessions were never used."]

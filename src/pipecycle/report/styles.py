@@ -4,7 +4,7 @@ Colour, dash and marker say the same thing three times."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from zlib import crc32
 
 from attrs import frozen
@@ -64,7 +64,7 @@ class Style:
 
 
 def styles(count: int) -> list[Style]:
-    """As many looks as lines that are no schedulers; the lists differ in length, so that no combination returns soon."""
+    """Looks for lines that are no schedulers; the lists differ in length, so that no combination returns soon."""
     return [_look(place) for place in range(count)]
 
 
@@ -89,7 +89,7 @@ def styles_of(policies: Sequence[str]) -> list[Style]:
     return out
 
 
-def proper(label: str, policy: str, given: dict[str, str] | None = None) -> str:
+def proper(label: str, policy: str, given: Mapping[str, str] | None = None) -> str:
     """A group's label with the scheduler's name as people write it: what they gave, or the usual one."""
     names = {**NAMES, **(given or {})}
     if label in names:

@@ -64,9 +64,7 @@ def check_target(target: float | None) -> None:
 def summary_rows(groups: Sequence[Group], target: float | None = None) -> list[Summary]:
     """One row per group, figures averaged over its trials; None where there is nothing to say."""
     target = default_target(groups) if target is None else target
-    return [
-        _row(group, best_of(groups, group.scenario) if rivals(groups, group) else None, target) for group in groups
-    ]
+    return [_row(group, best_of(groups, group.scenario) if rivals(groups, group) else None, target) for group in groups]
 
 
 def _row(group: Group, best: Group | None, target: float | None) -> Summary:
@@ -233,7 +231,11 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
                 rows,
                 name,
                 ("Accuracy (%), mean ± sd", spread),
-                *([("Difference to the best (points)", gap), ("95 % interval (points)", _interval)] if compares else []),
+                *(
+                    [("Difference to the best (points)", gap), ("95 % interval (points)", _interval)]
+                    if compares
+                    else []
+                ),
                 ("Best so far (%)", _best),
                 ("Trials", _trials),
             )

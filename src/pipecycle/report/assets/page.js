@@ -58,7 +58,6 @@ function draw(plot) {
   const bar = narrow.matches || printing ? false : "hover";
   Plotly.react(plot.node, traces, { ...wanted, ...size }, { ...config, responsive: !printing, displayModeBar: bar });
 }
-let printing = false;
 const drawAll = () => plots.forEach(draw);
 
 function swatches() {
@@ -94,8 +93,9 @@ function toggled() {
 // Assembly.
 function accuracy(axis, unit, title) {
   const range = span(data.curves[axis]);
+  const marks = rules(axis === "energy", range, document.getElementById(`plot-${axis}`).clientHeight - 60);
   return [lines(data.curves[axis], unit), layout(title, "accuracy", {
-    ...rules(axis === "energy", range), xaxis: { rangemode: "tozero" },
+    ...marks, xaxis: { rangemode: "tozero" },
     yaxis: { ticksuffix: narrow.matches ? "" : " %", range, zeroline: false },
   })];
 }
@@ -148,7 +148,8 @@ data.groups.forEach((group, k) => {
 });
 for (const id of ["plot-target", "plot-purpose"]) {
   const node = document.getElementById(id);
-  if (data.groups.length > 12) node.style.height = `${100 + 20 * data.groups.length}px`;
+  const count = data.groups.length;
+  if (count > 12 || count < 4) node.style.height = `${100 + (count < 4 ? 50 : 20) * count}px`;
 }
 readTheme();
 swatches();

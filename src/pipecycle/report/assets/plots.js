@@ -11,7 +11,7 @@ const config = {
 };
 const shown = () => data.groups.map((_, k) => k).filter((k) => !hidden.has(k));
 const count = (value) => Math.round(value).toLocaleString("en");
-let theme = {};
+let theme = {}, printing = false;
 
 function readTheme() {
   const style = getComputedStyle(document.documentElement);
@@ -31,18 +31,18 @@ function veil(k) {
 function layout(x, y, more = {}) {
   const axis = {
     gridcolor: theme.line, linecolor: theme.soft, zerolinecolor: theme.line, automargin: true,
-    ticks: "outside", tickcolor: theme.line, separatethousands: true,
+    ticks: "outside", tickcolor: theme.line, separatethousands: true, tickfont: { size: printing ? 9 : 12 },
   };
   const { xaxis = {}, yaxis = {}, ...rest } = more;
   return {
-    font: { family: "system-ui, sans-serif", size: narrow.matches ? 12 : 13, color: theme.ink },
+    font: { family: "system-ui, sans-serif", size: printing ? 10 : narrow.matches ? 12 : 13, color: theme.ink },
     paper_bgcolor: theme.paper, plot_bgcolor: theme.paper,
     margin: { l: 52, r: 14, t: 12, b: 44 }, showlegend: false,
     // A finger must be able to scroll the page across a plot.
     dragmode: coarse.matches ? false : "zoom", hovermode: "closest",
     hoverlabel: { align: "left", bgcolor: theme.card, bordercolor: theme.line, font: { color: theme.ink } },
-    xaxis: { ...axis, title: { text: x, standoff: 8 }, ...xaxis },
-    yaxis: { ...axis, title: { text: y, standoff: 8 }, ...yaxis },
+    xaxis: { ...axis, title: { text: x, standoff: 8, font: { size: printing ? 10 : 13 } }, ...xaxis },
+    yaxis: { ...axis, title: { text: y, standoff: 8, font: { size: printing ? 10 : 13 } }, ...yaxis },
     uirevision: "kept", ...rest,
   };
 }
@@ -76,14 +76,14 @@ function lines(curve, unit) {
 }
 const escape = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;");
 
-// The range where schedulers differ: what the first fifth of a run goes through counts only if it is near.
+// The range where schedulers differ: what the first third of a run goes through counts only if it is near.
 function span(curve) {
   const kept = shown().map((k) => curve[k]).filter(Boolean);
   if (!kept.length) return [0, 100];
   const end = Math.max(...kept.map((line) => line.x.at(-1)));
   const edges = (first) => kept.flatMap((line) => line.mean.flatMap((value, at) => (
     line.x[at] < first * end && at < line.x.length - 1 ? [] : [value - (line.sd?.[at] ?? 0), value + (line.sd?.[at] ?? 0)])));
-  const late = edges(0.2), all = edges(0);
+  const all = edges(0), late = kept.length > 1 ? edges(0.3) : all;
   let low = Math.min(...late), high = Math.min(100, Math.max(...all));
   for (const mark of [...data.references.map((one) => one.accuracy), data.target ?? high]) {
     if (mark > low - 15) { low = Math.min(low, mark); high = Math.max(high, mark); }
@@ -93,10 +93,11 @@ function span(curve) {
   return [Math.max(0, low - room), Math.min(102, high + room)];
 }
 
-function rules(budget, range) {
-  const shapes = [], annotations = [];
-  const height = (narrow.matches ? 310 : 420) - 60, perPoint = height / (range[1] - range[0]);
-  let taken = -Infinity; // labels are pushed up until none covers another
+// Lines across the plot and their names, in a plot of so many pixels.  Names are pushed up until none covers another,
+// and the range grows by what they need above its end.
+function rules(budget, range, height) {
+  const shapes = [], annotations = [], perPoint = height / (range[1] - range[0]);
+  let taken = -Infinity;
   const rule = { type: "line", line: { color: theme.soft, width: 1, dash: "dot" }, layer: "below" };
   const note = { showarrow: false, font: { size: 11, color: theme.soft }, bgcolor: theme.paper, opacity: 0.85, borderpad: 1 };
   const marks = data.references.map((one) => [one.accuracy, `${escape(one.name)} ${one.accuracy.toFixed(1)} %`]);
@@ -116,6 +117,7 @@ function rules(budget, range) {
       ...note, yref: "paper", y: 0.02, yanchor: "bottom", x: data.budget, xanchor: "right", text: "budget",
     });
   }
+  if (taken + 16 > height) range[1] += (taken + 16 - height) / perPoint;
   return { shapes, annotations };
 }
 
@@ -221,12 +223,12 @@ function differences() {
   });
   // Where there is room the numbers stand beside the picture, else above each line.
   const notes = kept.map((line, at) => ({
-    text: told(line), showarrow: false, font: { size: narrow.matches ? 11 : 13, color: theme.soft },
+    text: told(line), showarrow: false, font: { size: printing ? 10 : narrow.matches ? 11 : 13, color: theme.soft },
     ...(narrow.matches
       ? { xref: "paper", x: 0, xanchor: "left", y: at - 0.42, yanchor: "middle", text: `<b>${short(line.group)}</b>  ${told(line)}` }
       : { xref: "paper", x: 1.01, xanchor: "left", y: at, yanchor: "middle" }),
   }));
-  const width = narrow.matches ? 14 : 24 + 7 * Math.max(0, ...kept.map((line) => told(line).length));
+  const width = narrow.matches ? 14 : 24 + (printing ? 5.5 : 7) * Math.max(0, ...kept.map((line) => told(line).length));
   return [traces, layout("points of accuracy against the best", "", {
     annotations: notes, margin: { l: narrow.matches ? 14 : 52, r: width, t: 8, b: 44 },
     shapes: [{ type: "line", yref: "paper", y0: 0, y1: 1, x0: 0, x1: 0, line: { color: theme.soft, width: 1 }, layer: "below" }],
@@ -252,7 +254,7 @@ function byClass() {
     zmin: Math.min(0.9 * Math.max(...cells), Math.min(...cells)), zmax: 100, colorscale: SHADES, showscale: false,
     customdata: kept.map((k) => Array(count).fill(escape(data.groups[k].label))),
     hovertemplate: "<b>%{customdata}</b><br>class %{x}: %{z:.1f} %<extra></extra>",
-    ...(legible ? { texttemplate: "%{z:.0f}", textfont: { size: narrow.matches ? 10 : 13 } } : {}),
+    ...(legible ? { texttemplate: "%{z:.0f}", textfont: { size: narrow.matches || printing ? 10 : 13 } } : {}),
   }], layout("class", "", {
     yaxis: names(kept), xaxis: { showgrid: false, zeroline: false, ticks: "", ...(count <= 20 ? { dtick: 1 } : {}) },
   })];
@@ -280,7 +282,7 @@ function relay(k) {
     marker: { color: chain ? data.chains[(chain - 1) % data.chains.length] : theme.soft, line: { color: theme.paper, width: 0.5 } },
     hovertemplate: `model %{x}, adopted in slot %{customdata:,}<br>%{y:.0f} % from chain ${m.letter[at]}<extra></extra>`,
   }));
-  return [traces, layout(m.whole ? "models that the server adopted, in order" : `the first ${x.length} models that the server adopted`, "", {
+  return [traces, layout(m.whole ? "adopted models, in order" : `the first ${x.length} adopted models`, "", {
     barmode: "stack", bargap: 0, margin: { l: 52, r: 10, t: 8, b: 40 },
     yaxis: { range: [0, 100], ticksuffix: " %", fixedrange: true, showgrid: false }, xaxis: { zeroline: false },
     ...(m.chain.length > 12 ? {} : {
