@@ -180,9 +180,9 @@ def test_readings_of_the_regime_differ_in_it_alone() -> None:
     sweep = selection.read(selection.experiment(selection.REGIMES), None)
     columns = {}
     for name, runs in sweep.parts.items():
-        (reading,) = {tuple(selection.columns(sweep.runs[run])[key] for key in REGIME) for run in runs}
-        columns[reading] = {selection.place(sweep.runs[run]) for run in runs}
-        assert "/".join(str(word or "none") for word in reading) == name
+        (candidate,) = {tuple(selection.columns(sweep.runs[run])[key] for key in REGIME) for run in runs}
+        columns[candidate] = {selection.place(sweep.runs[run]) for run in runs}
+        assert "/".join(str(word or "none") for word in candidate) == name
     assert len(columns) == len(sweep.parts)
     (cells,) = set(map(frozenset, columns.values()))
     assert len(cells) == 3 * (3 + 2 + 1 + 1)
@@ -214,7 +214,7 @@ def test_the_sensitivity_cells_rest_on_the_grid() -> None:
         (("--trials", "many"), "--trials many: needs a count"),
         (("--only", "colour=red"), "colour: unknown"),
         (("--only", "delta"), "needs a condition"),
-        (("--only", "delta=0.4"), "no run of small.toml is like that"),
+        (("--only", "delta=0.4"), "no run of small.toml matches"),
         (("--only", "part=wide"), "--only part=wide: small.toml: the file has no parts"),
         (("--piece", "3/2"), "--piece 3/2: needs two numbers"),
         (("--merge", "nothing.parquet"), "nothing.parquet: cannot be read (no such file or directory)"),

@@ -9,14 +9,14 @@ from rich.console import Console
 from pipecycle.runs.parquet import Results, code
 from pipecycle.runs.run import source
 from pipecycle_paper import paper, selection
-from pipecycle_paper.regimes import choose, readings, rms, summary, verdict, write_regimes
+from pipecycle_paper.regimes import candidates, choose, rms, summary, verdict, write_regimes
 
 FIRST, SECOND = "cnn64/unit/crop:4+flip", "wide/unit/crop:4+flip"
 
 
 @pytest.fixture
 def tried(make):
-    """Results in which every cell of a reading is off by so many points, and a piece says how fast it was."""
+    """Results in which every cell of a candidate is off by so many points, and a piece says how fast it was."""
 
     def results(**gaps: float) -> Results:
         sweep = selection.read(selection.experiment(selection.REGIMES), None)
@@ -41,7 +41,7 @@ def test_root_mean_square() -> None:
 
 
 def test_the_smallest_is_taken(tried) -> None:
-    found = readings(tried(first=-2.0, second=3.0))
+    found = candidates(tried(first=-2.0, second=3.0))
     assert [(one.name, round(one.rms, 6), one.complete, one.pace) for one in found] == [
         (FIRST, 2.0, True, 100.0),
         (SECOND, 3.0, True, 200.0),
@@ -52,7 +52,7 @@ def test_the_smallest_is_taken(tried) -> None:
 
 
 def test_within_half_a_point_the_faster_is_taken(tried) -> None:
-    found = readings(tried(first=2.0, second=2.4))
+    found = candidates(tried(first=2.0, second=2.4))
     assert choose(found).name == SECOND
     assert "less than 0.5 points fewer, and takes longer to compute" in verdict(found)
 
@@ -60,11 +60,11 @@ def test_within_half_a_point_the_faster_is_taken(tried) -> None:
 def test_what_is_not_complete_is_not_taken(tried) -> None:
     whole = tried(first=2.0, second=1.0)
     kept = whole.frame[~((whole.frame["train.model"] == "wide") & (whole.frame["policy"] == "mifa"))]
-    found = readings(Results(kept, whole.pieces))
+    found = candidates(Results(kept, whole.pieces))
     assert [one.complete for one in found] == [True, False]
     assert choose(found).name == FIRST
     assert choose(found[1:]) is None
-    assert verdict([]) == "No reading is complete yet: none is taken."
+    assert verdict([]) == "No candidate is complete yet: none is taken."
 
 
 def test_a_table_beside_the_results(tried, tmp_path: Path) -> None:

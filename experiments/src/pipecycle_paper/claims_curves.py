@@ -311,9 +311,9 @@ def depth_is_bounded(grid: Grid) -> Finding:
 
 
 def direction_of_the_analysis(grid: Grid) -> Finding:
-    """The analysis has one G* for all delta (L494): it predicts no direction that a best G could follow."""
+    """The analysis has one G* for all delta (Section VI-C): it predicts no direction that a best G could follow."""
     roots = {round(optimal_groups(System(delta=delta), 1.0), 6) for delta in DELTAS}
-    why = "its G* depends neither on δ nor on the distribution (L494), so that it predicts no direction"
+    why = "its G* depends neither on δ nor on the distribution (Section VI-C), so that it predicts no direction"
     return untestable(why, f"G* with L = 1: {', '.join(f'{root:g}' for root in sorted(roots))}")
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Kind = Literal["budget", "best", "literal", "late"]
 """Which number of a run: at the budget, the best until then, or where the paper's early stopping ends it."""
 TEST_SAMPLES = 1_000
-"""Test samples of a trial (paper L334), where the results do not say."""
+"""Test samples of a trial (Section VI-A of the paper), where the results do not say."""
 LEARNT = 50.0
 """A model of this accuracy (%) has learnt something."""
 

@@ -14,7 +14,7 @@ DISTRIBUTIONS = {"iid": "IID", "non-iid": "non-IID"}
 """Of the samples, and what to call them."""
 BUDGET = 500_000.0
 TRIALS = 10
-"""Trials per configuration (L862); the paper gives means and no spread."""
+"""Trials per configuration (App. C); the paper gives means and no spread."""
 CHANCE = 10.0
 
 NAMES = {
@@ -29,7 +29,7 @@ UNGROUPED = ("fedavg", "mifa", "flda")
 CYCLIC = ("cycp", "fedseq", "fedbacys")
 BASELINES = (*UNGROUPED, *CYCLIC)
 HARVESTING = ("fedseq", "flda", "fedbacys")
-"""Baselines that were designed for harvested energy (L346-351)."""
+"""Baselines that were designed for harvested energy (Section VI-B)."""
 
 
 @frozen

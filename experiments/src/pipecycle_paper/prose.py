@@ -12,7 +12,7 @@ from pipecycle.schedule.summary import number
 from pipecycle_paper import paper
 from pipecycle_paper.claims import Claim
 from pipecycle_paper.grid import LEARNT, Grid
-from pipecycle_paper.regimes import ABOUT, RULE, Reading, choose, verdict
+from pipecycle_paper.regimes import ABOUT, RULE, Candidate, choose, verdict
 from pipecycle_paper.tables import signed, trials
 from pipecycle_paper.verdicts import Finding
 
@@ -24,7 +24,7 @@ PROTOCOL: Mapping[str, tuple[Any, str]] = {
     "train.lr": (0.05, "the learning rate is {}, the paper's 0.05"),
     "train.batch": (15, "batches of {}, the paper's have 15"),
 }
-"""What the paper fixes (L329-L334), and what to say where the runs differ."""
+"""What the paper fixes (Section VI-A), and what to say where the runs differ."""
 
 
 def lead(grid: Grid) -> str:
@@ -75,8 +75,8 @@ def differences(grid: Grid) -> list[str]:
     out += [
         "runs end where the budget is spent, so that curves over slots end there too; the paper's go on to the horizon",
         "early stopping is not applied; two more tables apply it to the stored histories",
-        "where the paper is silent (layer widths, scaling, augmentation, formation interval, epoch length) one reading "
-        "was chosen for all cells, the one that fits its tables best as a whole, and nothing was tuned to a cell or a "
+        "where the paper is silent (layer widths, scaling, augmentation, formation interval, epoch length) one choice "
+        "was made for all cells, the one that fits its tables best as a whole, and nothing was tuned to a cell or a "
         "scheduler; what was varied stands under the regime and under sensitivity",
     ]
     if any(dict(key[1]).get("queue_threshold") == 2 for key in grid.cells):
@@ -152,7 +152,7 @@ TABLES = (
 )
 
 
-def regime(grid: Grid, regimes: Sequence[Reading]) -> str:
+def regime(grid: Grid, regimes: Sequence[Candidate]) -> str:
     """What the regime experiment says, and whether these runs follow it."""
     here = "/".join([str(grid.world.get("train.model")), _scale(grid), str(grid.world.get("train.augment") or "none")])
     ours = f"These runs: {here}." if grid.world else ""

@@ -1,4 +1,4 @@
-"""Which reading of the training regime fits the paper best: what the paper does not say, tried out on its own cells."""
+"""Candidates for the training regime: what the paper does not say, tried out on its own cells."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NEAR = 0.5
-"""Points of r.m.s. difference within which the cheaper reading is taken."""
+"""Points of r.m.s. difference within which the cheaper candidate is taken."""
 REGIME = ("train.model", "data.scale", "train.augment")
-"""The columns in which readings differ."""
+"""The columns in which candidates differ."""
 RULE = (
-    "The reading with the smallest root mean square difference to the paper is taken for everything; among those "
+    "The candidate with the smallest root mean square difference to the paper is taken for everything; among those "
     "within half a point of it, the one that trains the most client-steps per second. Nothing is tuned to a cell or a "
     "scheduler."
 )
 
 
 @frozen(eq=False, slots=False)
-class Reading:
-    """One reading of the regime, and how far its cells are from the paper's."""
+class Candidate:
+    """One candidate of the regime, and how far its cells are from the paper's."""
 
     name: str
     regime: Mapping[str, Any]
@@ -45,7 +45,7 @@ class Reading:
     wanted: int
     """Cells that it should have."""
     pace: float | None = field(default=None)
-    """Client-steps per second, where a command trained this reading alone."""
+    """Client-steps per second, where a command trained this candidate alone."""
 
     @cached_property
     def gaps(self) -> dict[tuple[str, int | None, float], float]:
@@ -66,8 +66,8 @@ def rms(gaps: Sequence[float]) -> float:
     return math.sqrt(float(np.mean(np.square(gaps)))) if len(gaps) else math.nan
 
 
-def readings(results: Results) -> list[Reading]:
-    """The readings of regimes.toml as far as they were run, in its order."""
+def candidates(results: Results) -> list[Candidate]:
+    """The candidates of regimes.toml as far as they were run, in its order."""
     sweep = selection.read(selection.experiment(selection.REGIMES), "1")
     out = []
     for name, names in sweep.parts.items():
@@ -76,73 +76,78 @@ def readings(results: Results) -> list[Reading]:
         known = cells_of(results, regime)
         cells = {_place(config): known[key_of_config(config)] for config in configs if key_of_config(config) in known}
         if cells:
-            out.append(Reading(name, regime, cells, len(configs), _pace(results, name)))
+            out.append(Candidate(name, regime, cells, len(configs), _pace(results, name)))
     return out
 
 
-def choose(readings: Sequence[Reading]) -> Reading | None:
-    """The reading that the rule takes, among those whose cells were all run."""
-    whole = [reading for reading in readings if reading.complete]
+def choose(candidates: Sequence[Candidate]) -> Candidate | None:
+    """The candidate that the rule takes, among those whose cells were all run."""
+    whole = [candidate for candidate in candidates if candidate.complete]
     if not whole:
         return None
-    least = min(reading.rms for reading in whole)
-    near = [reading for reading in whole if reading.rms <= least + NEAR]
-    timed = all(reading.pace is not None for reading in near)
+    least = min(candidate.rms for candidate in whole)
+    near = [candidate for candidate in whole if candidate.rms <= least + NEAR]
+    timed = all(candidate.pace is not None for candidate in near)
     return (
-        max(near, key=lambda reading: (reading.pace or 0.0, -reading.rms))
+        max(near, key=lambda candidate: (candidate.pace or 0.0, -candidate.rms))
         if timed
-        else min(near, key=lambda reading: reading.rms)
+        else min(near, key=lambda candidate: candidate.rms)
     )
 
 
-def summary(readings: Sequence[Reading]) -> TextTable:
-    """A line per reading, the closest first."""
+def summary(candidates: Sequence[Candidate]) -> TextTable:
+    """A line per candidate, the closest first."""
     body = []
-    taken = choose(readings)
-    for reading in sorted(readings, key=lambda reading: reading.rms):
-        worst = max(reading.gaps, key=lambda key: abs(reading.gaps[key]))
-        diverged = sum(run.diverged for cell in reading.cells.values() for run in cell)
+    taken = choose(candidates)
+    for candidate in sorted(candidates, key=lambda candidate: candidate.rms):
+        worst = max(candidate.gaps, key=lambda key: abs(candidate.gaps[key]))
+        diverged = sum(run.diverged for cell in candidate.cells.values() for run in cell)
         body.append(
             (
-                reading.name + (" (taken)" if reading is taken else ""),
-                f"{reading.rms:.1f}",
-                signed(float(np.mean(list(reading.gaps.values())))),
-                f"{signed(reading.gaps[worst])} ({_cell(worst)})",
-                f"{len(reading.gaps)} of {reading.wanted}",
+                candidate.name + (" (taken)" if candidate is taken else ""),
+                f"{candidate.rms:.1f}",
+                signed(float(np.mean(list(candidate.gaps.values())))),
+                f"{signed(candidate.gaps[worst])} ({_cell(worst)})",
+                f"{len(candidate.gaps)} of {candidate.wanted}",
                 str(diverged),
-                "-" if reading.pace is None else number(round(reading.pace)),
+                "-" if candidate.pace is None else number(round(candidate.pace)),
             )
         )
-    head = ("Reading", "r.m.s.", "mean", "largest", "cells", "diverged", "client-steps per s")
-    return TextTable("Readings of the regime: difference to the paper in points, IID", head, tuple(body))
+    head = ("Candidate", "r.m.s.", "mean", "largest", "cells", "diverged", "client-steps per s")
+    return TextTable("Candidates for the regime: difference to the paper in points, IID", head, tuple(body))
 
 
-def accuracies(readings: Sequence[Reading]) -> TextTable:
-    """All cells of all readings beside the paper's."""
-    cells = dict.fromkeys(key for reading in readings for key in reading.cells)
+def accuracies(candidates: Sequence[Candidate]) -> TextTable:
+    """All cells of all candidates beside the paper's."""
+    cells = dict.fromkeys(key for candidate in candidates for key in candidate.cells)
     body = []
     for key in cells:
         printed = paper.value("iid", *key)
         line = [_cell(key), "-" if printed is None else f"{printed:.1f}"]
         line += [
-            f"{reading.cells[key].accuracy().mean:.1f}" if key in reading.cells else MISSING for reading in readings
+            f"{candidate.cells[key].accuracy().mean:.1f}" if key in candidate.cells else MISSING
+            for candidate in candidates
         ]
         body.append(tuple(line))
     return TextTable(
-        "Accuracy (%) at the budget, by reading",
-        ("Cell", "paper", *(reading.name for reading in readings)),
+        "Accuracy (%) at the budget, by candidate",
+        ("Cell", "paper", *(candidate.name for candidate in candidates)),
         tuple(body),
     )
 
 
-def verdict(readings: Sequence[Reading]) -> str:
-    """Which reading is taken, in a sentence."""
+def verdict(candidates: Sequence[Candidate]) -> str:
+    """Which candidate is taken, in a sentence."""
     taken, best = (
-        choose(readings),
-        min((reading for reading in readings if reading.complete), key=lambda reading: reading.rms, default=None),
+        choose(candidates),
+        min(
+            (candidate for candidate in candidates if candidate.complete),
+            key=lambda candidate: candidate.rms,
+            default=None,
+        ),
     )
     if taken is None or best is None:
-        return "No reading is complete yet: none is taken."
+        return "No candidate is complete yet: none is taken."
     said = f"Taken: {taken.name}, {taken.rms:.1f} points from the paper (root mean square over {taken.wanted} cells)"
     if taken is best:
         return f"{said}."
@@ -152,7 +157,7 @@ def verdict(readings: Sequence[Reading]) -> str:
 def write_regimes(out: Path, console: Console) -> list[Path]:
     """`regimes.md` beside `results.parquet` in a folder; its first table is printed."""
     results = load(out / "results.parquet")
-    known = readings(results)
+    known = candidates(results)
     tables = [summary(known), accuracies(known)]
     path = out / "regimes.md"
     text = ["# Which training regime was the paper's", ABOUT, RULE, verdict(known), code(results.sources)]
@@ -164,7 +169,7 @@ def write_regimes(out: Path, console: Console) -> list[Path]:
 
 ABOUT = (
     "The paper gives the learning rate, the batch and the kinds of layers, but neither the widths of the layers nor "
-    "how images were scaled and augmented. Each reading below is a model, a scaling of inputs and an augmentation "
+    "how images were scaled and augmented. Each candidate below is a model, a scaling of inputs and an augmentation "
     "(`experiments/regimes.toml`), run on the IID cells in which no scheme of the paper collapses."
 )
 

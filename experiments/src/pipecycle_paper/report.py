@@ -28,7 +28,7 @@ from pipecycle_paper.goals import contest_table, goals
 from pipecycle_paper.grid import grid_of
 from pipecycle_paper.paper import DISTRIBUTIONS
 from pipecycle_paper.reasons import ABOUT, counted, reasons
-from pipecycle_paper.regimes import Reading, accuracies, readings, summary
+from pipecycle_paper.regimes import Candidate, accuracies, candidates, summary
 from pipecycle_paper.tables import tables
 
 TITLE = "The paper's evaluation, run again"
@@ -102,10 +102,10 @@ def write_report(out: Path) -> list[Path]:
     return made
 
 
-def _regimes(out: Path) -> list[Reading]:
+def _regimes(out: Path) -> list[Candidate]:
     """What the experiment on regimes found, if its results stand in the folder `regimes` beside this one."""
     path = out.resolve().parent / "regimes" / "results.parquet"
-    return readings(load(path)) if path.exists() else []
+    return candidates(load(path)) if path.exists() else []
 
 
 @frozen
@@ -192,7 +192,7 @@ def _sections(every: Mapping[str, TextTable], regime: str, made: str) -> list[Se
             ("coverage_lag",),
             tuple(f"coverage_{where}" for where in both),
         ),
-        Section("Clients in isolation", "The paper says about 10 % (L329).", (), ("isolated",)),
+        Section("Clients in isolation", "The paper says about 10 % (Section VI-A).", (), ("isolated",)),
         Section(
             "Sensitivity: what the paper leaves open",
             "Our choices varied around cells of the tables; “the cell” marks the choice of the tables. Differences are "

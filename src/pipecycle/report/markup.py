@@ -10,6 +10,8 @@ from pipecycle.report.tables import TextTable
 
 WIDE = 60
 """Letters in a cell from which on a table is prose: not padded, and aligned to the left."""
+MANY = 9
+"""Columns from which on a table is set in small type."""
 
 
 def markdown(tables: Sequence[TextTable]) -> str:
@@ -56,17 +58,19 @@ def html_table(table: TextTable, kinds: Mapping[str, str] | None = None) -> str:
     def cell(head: str, text: str) -> str:
         # A narrow screen shows a row as a list, where every cell needs the name of its column.
         kind = f' class="{known[text]}"' if text in known else ""
-        return f'<td{kind} data-head="{html.escape(head)}">{html.escape(text)}</td>'
+        whole = html.escape(text).replace(" %", "\u00a0%")
+        return f'<td{kind} data-head="{html.escape(head)}">{whole}</td>'
 
-    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in table.head)
+    head = "".join(f'<th scope="col">{html.escape(name).replace("/", "/<wbr>")}</th>' for name in table.head)
     body = "".join(
         f'<tr><th scope="row">{html.escape(cells[0])}</th>' + "".join(map(cell, table.head[1:], cells[1:])) + "</tr>"
         for cells in table.cells
     )
     title = html.escape(table.title)
-    prose = " prose" if max((len(text) for cells in table.cells for text in cells), default=0) > WIDE else ""
+    longest = max((len(text) for cells in table.cells for text in cells), default=0)
+    kind = " prose" if longest > WIDE else " many" if len(table.head) > MANY else ""
     return (
-        f'<div class="scroll{prose}" tabindex="0" role="region" aria-label="{title}"><table><caption>{title}</caption>'
+        f'<div class="scroll{kind}" tabindex="0" role="region" aria-label="{title}"><table><caption>{title}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

@@ -18,8 +18,8 @@ from pipecycle.theory.system import Constants, System
 
 Reading = Literal["as_printed", "consistent"]
 Condition = Literal["theorem", "proof", "needed"]
-UNLEARNT = "f(x_0) - f* is 0 among the models seen"
-"""Why a run that never got below its initial loss has no bound: nothing is known about f*."""
+UNLEARNT = "no measured model has a lower loss than x_0, so f* is unknown"
+"""Why a run that never got below its initial loss has no bound."""
 
 
 @frozen

@@ -109,7 +109,7 @@ class Measured:
 
     @property
     def stable_curvature(self) -> float:
-        """What this staleness and step put up with."""
+        """The largest curvature at which updates this stale, with this step, are stable."""
         return stable_curvature(self.staleness, self.system.B, self.system.gamma, self.step)
 
     @property

@@ -106,7 +106,7 @@ def _bounds(study: Study, console: Console) -> None:
         rows,
     )
     if known.f0_gap == 0:
-        say(console, f"There is no bound: {bounds.UNLEARNT}, so nothing is known about f*.")
+        say(console, f"There is no bound: {bounds.UNLEARNT}.")
         return
     star = bounds.optimal_groups(system, known.L)
     trivial = bounds.smoothness_alone(known)
@@ -117,7 +117,8 @@ def _bounds(study: Study, console: Console) -> None:
     )
     useful = [plan.groups for plan in study.plans if study.bound_row(plan)["as_printed"]["value"] < trivial]
     says = f"says something at G = {', '.join(map(str, useful))}" if useful else "says nothing at any of these G"
-    say(console, f"So the bound {says}. The paper's G* = {number(star, 7)} comes from it, and so means as much.")
+    derived = "is derived from this bound and says no more than it does"
+    say(console, f"So the bound {says}. The paper's G* = {number(star, 7)} {derived}.")
     if study.config.policy != "pipecycle":
         say(console, "It is a bound for pipecycle; servers that mix models or add to them are outside its proof.")
 
@@ -158,9 +159,9 @@ def _chains(study: Study, console: Console) -> None:
     _table(console, "Models: planned, nothing trained", heads, rows)
     say(
         console,
-        "rounds: whole group updates behind the served model. stale: mean lag of updates added to another model than "
-        "their own; stable to: the curvature that it puts up with. rule: N / gcd(ceil(B / R), N / n_G) clients, at "
-        "saturation. served: sessions that are in the served model.",
+        "rounds: full group updates in the published model. stale: mean lag of updates added to a newer model than "
+        "they started from. stable to: largest stable curvature at that lag. rule: N / gcd(ceil(B / R), N / n_G) "
+        "clients at saturation. served: share of sessions in the published model.",
     )
 
 
@@ -234,9 +235,9 @@ def _lemmas(subject: Sequence[Measured], console: Console) -> None:
     )
     say(
         console,
-        "Lemma 2 as printed; all copies: of Gamma^2 are kept; counted: with the real number of foreign updates "
-        "instead of d_max (G - 1); with the gradients of the models looked at, so the lemma may allow more. "
-        "grad^2: of f, the smallest at any x looked at, and at the last z.",
+        "Lemma 2: as printed in the paper. all copies: with every copy of Gamma^2. counted: with the actual number of "
+        "updates from other chains instead of d_max (G - 1). All use the measured models; others may allow more. "
+        "grad^2: squared gradient norm of f, smallest at any measured x, and at the last z.",
     )
 
 
@@ -268,8 +269,8 @@ def _stability(runs: Sequence[Measured], console: Console) -> None:
     heads = ("run", "stale", "stable to", "at x_0", "largest", "last", "predicted", "loss rose", "accuracy")
     _table(
         console,
-        f"Stability: the curvature of f (at x_0, largest, last; on at most {SAMPLES:,} samples) against what stale "
-        "updates put up with",
+        f"Stability: the curvature of f (at x_0, largest, last; on at most {SAMPLES:,} samples) against the largest "
+        "curvature at which stale updates are stable",
         heads,
         rows,
         left="run",
