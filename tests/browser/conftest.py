@@ -42,7 +42,18 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
             runs.append(RunFolder(folder / f"{policy}-{trial}", config))
     train_folders(runs, device="cpu")
     file = folder / "report.html"
-    file.write_text(page(load([folder])))
+    file.write_text(page(load([folder]), references={"centralised": 93.1, "without energy limits": 92.6}))
+    return file
+
+
+@pytest.fixture(scope="session")
+def run_report(report: Path) -> Path:
+    """The page of one run."""
+    from pipecycle.report import load
+    from pipecycle.report.page import page
+
+    file = report.with_name("run.html")
+    file.write_text(page(load([report.with_name("pipecycle-0")])))
     return file
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +12,11 @@ import pytest
 
 pytestmark = pytest.mark.browser
 
-SHARED = ("slot", "energy", "target", "purpose", "coverage", "lag", "participation")
-LABELS = ["pipecycle", "fedavg", "cycp"]
+SHARED = (
+    "differences", "slot", "energy", "classes", "holdings", "clients", "target", "purpose", "coverage", "lag",
+    "participation",
+)  # fmt: skip
+LABELS = ["PipeCycle", "FedAvg", "CyCP+SGD"]
 
 
 class Visit:
@@ -69,7 +73,7 @@ def test_it_loads_in_peace_and_draws_everything(visit: Visit, report: Path) -> N
     assert visit.requests == [report.as_uri()]
     page = visit.page
     plots = page.locator(".plot").all()
-    assert len(plots) == len(SHARED) + 2 * len(LABELS)
+    assert len(plots) == len(SHARED) + 3 * len(LABELS) - page.locator("#relays .reason").count()
     for plot in plots:
         assert plot.locator("svg.main-svg").count() >= 1
         assert plot.get_attribute("role") == "img"
@@ -84,27 +88,27 @@ def test_it_loads_in_peace_and_draws_everything(visit: Visit, report: Path) -> N
     assert arrows
     assert page.locator("#plot-battery-0 .hm image").count() == 1
     headings = page.locator("h1, h2").all_inner_texts()
-    assert headings[0] == "pipecycle, fedavg and cycp compared"
+    assert headings[0] == "PipeCycle, FedAvg and CyCP+SGD compared"
     assert "Batteries" in headings
 
 
 def test_one_switch_hides_a_scheduler_in_every_plot(visit: Visit) -> None:
     visit.scroll()
     page = visit.page
-    page.get_by_label("fedavg", exact=True).uncheck()
+    page.get_by_label("FedAvg", exact=True).uncheck()
     for name in ("slot", "energy", "target", "coverage", "lag", "participation"):
         visit.until(lambda name=name: 1 not in visit.traces(name))
         assert visit.traces(name) >= {0}, name
     labels = "document.getElementById('plot-purpose').data[0].customdata"
-    visit.until(lambda: page.evaluate(labels) == ["pipecycle", "cycp"])
+    visit.until(lambda: page.evaluate(labels) == ["PipeCycle", "CyCP+SGD"])
     assert page.locator("[data-panel='1']:visible").count() == 0
-    assert page.locator("[data-panel='0']:visible").count() == 2
+    assert page.locator("[data-panel='0']:visible").count() == 3
     assert page.locator("#status").inner_text() == "2 of 3 schedulers shown."
     page.get_by_role("button", name="None", exact=True).click()
     visit.until(lambda: visit.traces("slot") == set())
     page.get_by_role("button", name="All", exact=True).click()
     visit.until(lambda: visit.traces("slot") == {0, 1, 2})
-    assert page.locator("[data-panel='1']:visible").count() == 2
+    assert page.locator("[data-panel='1']:visible").count() == 3
 
 
 def test_the_keyboard_reaches_and_works_everything(visit: Visit) -> None:
@@ -113,7 +117,7 @@ def test_the_keyboard_reaches_and_works_everything(visit: Visit) -> None:
     page.evaluate("scrollTo(0, 0)")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
-    for _ in range(12):
+    for _ in range(24):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.dataset.group") == "0":
             break
@@ -136,7 +140,7 @@ def test_the_keyboard_reaches_and_works_everything(visit: Visit) -> None:
     assert zoomed[1] - zoomed[0] == pytest.approx((before[1] - before[0]) / 2)
     page.keyboard.press("0")
     visit.until(lambda: visit.range("pipeline-0") == pytest.approx(before))
-    button = page.get_by_role("button", name="Later: pipecycle", exact=True)
+    button = page.get_by_role("button", name="Later: PipeCycle", exact=True)
     button.focus()
     page.keyboard.press("Enter")
     visit.until(lambda: visit.range("pipeline-0")[0] > before[0])
@@ -203,5 +207,100 @@ def test_a_plan_alone(browser: Any, plan_report: Path) -> None:
     assert page.locator("#figure-target").is_hidden()
     assert visited.traces("pipeline-0") == {0}
     assert page.locator("#plot-battery-0 .hm image").count() == 1
+    assert visited.trouble == []
+    visited.context.close()
+
+
+CLIPPED = """[...document.querySelectorAll('.scroll')].filter(node => node.offsetParent)
+    .filter(node => node.scrollWidth > node.clientWidth + 1).map(node => node.ariaLabel)"""
+OVERPRINTED = """(id) => {
+    const boxes = [...document.querySelectorAll(`#${id} .annotation-text-g`)].map(node => node.getBoundingClientRect());
+    return boxes.some((a, at) => boxes.slice(at + 1).some(b =>
+        a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1));
+}"""
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_nothing_is_clipped_or_overprinted(browser: Any, report: Path, width: int) -> None:
+    visited = Visit(browser, report, viewport={"width": width, "height": 900})
+    visited.scroll()
+    page = visited.page
+    page.evaluate("document.querySelectorAll('details').forEach(node => { node.open = true; })")
+    assert page.evaluate(CLIPPED) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for plot in ("slot", "energy", "differences"):
+        assert page.locator(f"#plot-{plot} .annotation-text-g").count() >= 2
+        assert not page.evaluate(OVERPRINTED, f"plot-{plot}")
+    for link in page.locator(".contents a").all():
+        assert page.locator(link.get_attribute("href") or "").is_visible()
+    top = "document.getElementById('{}').getBoundingClientRect().top"
+    assert page.evaluate(top.format("plot-differences")) < page.evaluate(top.format("plot-slot"))
+    assert visited.trouble == []
+    visited.context.close()
+
+
+def test_the_axis_shows_where_lines_differ(visit: Visit) -> None:
+    visit.scroll()
+    low, high = visit.page.evaluate("document.getElementById('plot-slot')._fullLayout.yaxis.range.slice()")
+    lines = visit.page.evaluate("document.getElementById('plot-slot').data.filter(t => t.name).map(t => t.y)")
+    assert low <= min(line[-1] for line in lines)
+    assert high >= max(max(line) for line in lines)
+    assert high - low < 100
+
+
+def test_print_on_a4(browser: Any, report: Path) -> None:
+    visited = Visit(browser, report, color_scheme="dark")
+    page = visited.page
+    assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
+    assert page.locator(".printing").count() == 0  # and the page is as before
+    page.emulate_media(media="print", color_scheme="dark")
+    page.set_viewport_size({"width": 696, "height": 1000})  # A4 less its margins
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    visited.until(
+        lambda: page.evaluate(
+            "[...document.querySelectorAll('.plot')].every(node => node.offsetParent === null || node.data)"
+        )
+    )
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate(CLIPPED) == []
+    right = "Math.max(...[...document.querySelectorAll('.main-svg, table')].map(node => node.getBoundingClientRect().right))"
+    assert page.evaluate(right) <= 700
+    assert page.locator(".switches").is_hidden()
+    assert visited.trouble == []
+    visited.context.close()
+
+
+def test_a_run_alone(browser: Any, run_report: Path) -> None:
+    visited = Visit(browser, run_report)
+    visited.scroll()
+    page = visited.page
+    for hidden in ("#differences", ".switches", "#figure-target"):
+        assert page.locator(hidden).is_hidden()
+    assert page.locator("#plot-slot").is_visible()
+    assert "best" not in page.locator("table").first.inner_text().split()
+    assert visited.trouble == []
+    visited.context.close()
+
+
+@pytest.fixture(scope="module")
+def paper_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page about the paper, from the results that are in the repository."""
+    report = pytest.importorskip("pipecycle_paper.report")
+    made = tmp_path_factory.mktemp("results") / "paper"
+    shutil.copytree(Path(__file__).parents[2] / "experiments" / "results" / "paper", made)
+    report.write_report(made)
+    return made / "report.html"
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_tables_and_claims_of_the_paper_can_be_read(browser: Any, paper_report: Path, width: int) -> None:
+    visited = Visit(browser, paper_report, viewport={"width": width, "height": 900})
+    page = visited.page
+    page.evaluate("document.querySelectorAll('details').forEach(node => { node.open = true; })")
+    assert page.evaluate(CLIPPED) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    claim = page.locator(".t-claims tbody tr").first
+    assert claim.locator("td").first.bounding_box()["width"] > 250  # a column to read, not a gutter
+    assert claim.locator("td").nth(1).inner_text().startswith("abstract")
     assert visited.trouble == []
     visited.context.close()

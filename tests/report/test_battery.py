@@ -52,14 +52,14 @@ def test_a_lone_schedule_replays_unless_batteries_overflowed(make) -> None:
     (group,) = load([make("a", world__initial=3.0) / "schedule.npz"])
     assert np.array_equal(levels(group.example).level[-1], group.example.schedule.energy.level)
     (full,) = load([make("b", world__capacity=25.0, world__harvest="always") / "schedule.npz"])
-    with pytest.raises(InputError, match="does not say how much a battery holds"):
+    with pytest.raises(InputError, match="the battery capacity is unknown"):
         levels(full.example)
 
 
 def test_costs_that_differ_by_client_are_refused(tmp_path) -> None:
     schedule = plan(build("fedavg", {}), 0.5, 4, 300, costs=Costs(step=[1.0, 1.5, 1.0, 1.25]))
     record = Record(tmp_path, schedule, None, None, None)
-    with pytest.raises(InputError, match=r"does not cost every client the same|do not end where"):
+    with pytest.raises(InputError, match=r"clients pay different costs|do not end where"):
         levels(record)
 
 

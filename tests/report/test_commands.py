@@ -55,9 +55,27 @@ def test_tables(call, make) -> None:
         assert json.loads(call("tables", run, *option).stdout)["rows"][0]["accuracy"] == 80.0
 
 
+def test_choosing_naming_and_sizing(call, make, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    run = make("a", "pipecycle+")
+    table = call("tables", run, "--only", "acc*", "--label", "pipecycle+=Ours", "--format", "latex", "--width", 3.5)
+    assert table.exit_code == 0, table.output
+    assert table.stdout.count("\\toprule") == 1
+    assert "\\begin{tabular*}{3.5in}" in table.stdout
+    assert "Ours & " in table.stdout
+    assert "PipeCycle+ " in call("tables", run, "--only", "energy").stdout
+    done = call("figures", run, "--out", tmp_path, "--only", "lag", "--width", 2, "--format", "png", "--json")
+    assert json.loads(done.stdout)["files"] == [str(tmp_path / "lag.png")]
+    assert int.from_bytes((tmp_path / "lag.png").read_bytes()[16:20], "big") == 600
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (("tables", "{run}", "--only", "words"), "--only words: needs any of accuracy, target, energy, sessions"),
+        (("tables", "{run}", "--label", "fedavg=X"), "--label fedavg=X: needs NAME=TEXT, the name any of pipecycle"),
+        (("tables", "{run}", "--width", "3"), "--width 3: is for --format latex, not markdown"),
+        (("figures", "{run}", "--width", "0"), "--width 0: needs inches, 1 to 40"),
         (("tables", "nowhere"), "nowhere: there is no such run"),
         (("tables", "{run}", "--format", "word"), "--format word: needs one of markdown, latex, json"),
         (("tables", "{run}", "--target", "101"), "--target 101: needs an accuracy in percent"),

@@ -18,11 +18,12 @@ def drawn(make):
 
 
 def test_every_figure_is_there(drawn) -> None:
-    both = [f"{kind}_{policy}" for policy in ("pipecycle", "fedavg") for kind in ("pipeline", "battery")]
+    both = [f"{kind}_{policy}" for policy in ("pipecycle", "fedavg") for kind in ("pipeline", "mixing", "battery")]
     assert list(drawn) == [
         "accuracy_slots",
         "accuracy_energy",
         "accuracy",
+        "differences",
         "energy_to_target",
         "energy_by_purpose",
         "coverage",
@@ -68,3 +69,15 @@ def test_some_of_the_trials_make_no_bar(make) -> None:
     assert len(pane.patches) == 1
     assert [len(line.get_xdata()) for line in pane.lines] == [2, 1]
     assert [text.get_text() for text in pane.texts] == [" 1 of 2 trials"]
+
+
+def test_a_group_alone_is_not_compared_with_itself(make) -> None:
+    assert "differences" not in figures(load([make("a")]))
+
+
+def test_names_are_proper_and_can_be_given(make) -> None:
+    groups = load([make("a", "pipecycle+"), make("b", "cycp")])
+    for labels, names in ((None, ["PipeCycle+", "CyCP+SGD"]), ({"cycp": "Theirs"}, ["PipeCycle+", "Theirs"])):
+        with figure_style():
+            (pane,) = figures(groups, labels=labels)["energy_by_purpose"]().axes
+        assert [text.get_text() for text in pane.get_yticklabels()] == names

@@ -52,14 +52,14 @@ def test_one_page_with_everything_in_it(make) -> None:
     policy = next(attributes["content"] for tag, attributes in seen.tags if attributes.get("http-equiv"))
     assert policy.startswith("default-src 'none'")
     data = seen.data()
-    assert [group["label"] for group in data["groups"]] == ["pipecycle", "fedavg"]
+    assert [group["label"] for group in data["groups"]] == ["PipeCycle", "FedAvg"]
     assert data["references"] == [{"name": "centralised", "accuracy": 96.5}]
     assert data["curves"]["slot"][0] == {"x": [100, 200], "mean": [50, 80.5], "trials": 2, "sd": [0, 0.71]}
     shown = " ".join(seen.text)
     for words in ("4 runs (2 trials)", "To reach 80 % accuracy", "world.harvest", "how many clients", "bernoulli:0.5"):
         assert words in shown
     plots = {attributes["id"]: attributes["data-alt"] for _, attributes in seen.tags if "data-alt" in attributes}
-    assert len(plots) == 7
+    assert len(plots) == 11
     assert all(plots.values())
     assert not re.search(r"\$[a-z]", text.split("<script", 1)[0])
 
@@ -77,6 +77,59 @@ def test_a_plan_alone_and_a_world_without_energy(make) -> None:
         text = page(load([run]))
         assert '<section id="accuracy" hidden' in text
         assert Reader(text).data()["curves"]["slot"] == [None]
+
+
+def test_a_single_run_is_not_compared_with_itself(make) -> None:
+    text = page(load([make("a")]))
+    assert Reader(text).data()["differences"] == []
+    assert '<section id="differences" hidden' in text
+    assert '<form class="switches" hidden' in text
+    assert "Difference to the best" not in text
+    assert 'href="#h-differences"' not in text
+
+
+def test_differences_are_taken_trial_by_trial(make) -> None:
+    paths = [make(f"a{t}", accuracy=(50, 80 + t), world__trial=t) for t in range(2)]
+    paths += [make(f"b{t}", "fedavg", accuracy=(50, 79 - t), world__trial=t) for t in range(2)]
+    paths += [make(f"c{t}", "mifa", accuracy=(50, 70 + t), world__trial=t) for t in range(2)]
+    best, second, third = Reader(page(load(paths))).data()["differences"]
+    assert (best["group"], best["mean"], best["trials"]) == (best["best"], None, [])
+    assert (second["mean"], second["trials"]) == (-2.0, [-1, -3])
+    assert second["low"] < -2 < second["high"]
+    assert (third["mean"], third["low"], third["high"]) == (-10.0, None, None)  # equal trials: no interval
+
+
+def test_classes_and_clients(make) -> None:
+    """Two classes of ten are known; a client's figure is their accuracy weighted by what it holds."""
+    from pipecycle.report.holdings import client_accuracy, holdings
+
+    run = make("a", data__alpha=0.1)
+    lines = (run / "metrics.csv").read_text().splitlines()
+    scores = ",".join(str(10 * k) for k in range(10))
+    heads = ",".join(f"class_{k}" for k in range(10))
+    (run / "metrics.csv").write_text(
+        "\n".join([f"{lines[0]},{heads}", *(f"{line},{scores}" for line in lines[1:])]) + "\n"
+    )
+    (group,) = load([run])
+    data = Reader(page([group])).data()
+    assert data["panels"][0]["classes"] == [10 * k for k in range(10)]
+    held = holdings(group.example)
+    assert held.share.sum(axis=1) == pytest.approx(1.0)
+    mine = client_accuracy(group.example, held)
+    assert mine is not None
+    assert mine == pytest.approx([sum(10 * k * share for k, share in enumerate(row)) for row in held.share])
+    assert data["panels"][0]["clients"]["y"] == pytest.approx(sorted(mine), abs=0.01)
+    assert len(data["holdings"]["z"]) == 10
+
+
+def test_the_relay_tells_pipecycle_from_pipecycle_plus(make) -> None:
+    """PipeCycle's chains take turns, a model holds one; PipeCycle+ adds every chain's updates to one model."""
+    data = Reader(page(load([make("a", "pipecycle"), make("b", "pipecycle+")]))).data()
+    plain, plus = (panel["mixing"] for panel in data["panels"])
+    assert all(max(column) == 100 for column in zip(*plain["share"], strict=True))
+    assert plain["sources"] == 1
+    assert max(column[-1] for column in plus["share"]) < 70
+    assert plus["sources"] > 1.7
 
 
 def test_heat_map_ends_at_the_recorded_levels(make) -> None:

@@ -36,14 +36,15 @@ def test_no_clear_winner_is_said(make) -> None:
 
 def test_one_trial_proves_little(make) -> None:
     paths = [make("a", accuracy=(50, 90)), make("b", "fedavg", accuracy=(50, 80))]
-    assert tell(paths)[1] == "fedavg is next, 10.0 points behind in one trial: too few to tell them apart."
+    assert tell(paths)[1] == "fedavg is next, 10.0 points behind; one trial cannot tell them apart."
     assert any(note.startswith("One trial each") for note in story.notes(load(paths)))
 
 
 def test_several_worlds_are_told_apart(make) -> None:
     said = tell([make("a"), make("b", world__harvest="always")])
     assert said[0].startswith("The runs met 2 different worlds")
-    assert sum("came out highest" in text for text in said) == 2
+    assert sum("of test samples right" in text for text in said) == 2
+    assert not any("came out highest" in text for text in said)  # each was alone
 
 
 def test_unfinished_runs_are_mentioned(make) -> None:
@@ -58,7 +59,10 @@ def test_equal_differences_are_no_proof(make) -> None:
     paths = [make(f"a{t}", accuracy=(50, 90 + t), world__trial=t) for t in range(2)]
     paths += [make(f"b{t}", "fedavg", accuracy=(50, 89.7 + t), world__trial=t) for t in range(2)]
     paths += [make(f"c{t}", "mifa", accuracy=(50, (70, 73)[t]), world__trial=t) for t in range(2)]
-    assert tell(paths)[1] == "fedavg is next, 0.3 points behind in each of 2 trials: too much alike to tell them apart."
+    assert tell(paths)[1] == (
+        "fedavg is next, 0.3 points behind in each of 2 trials; equal differences give no interval, so this does not "
+        "tell them apart."
+    )
     (row,) = (row for row in summary_rows(load(paths)) if row["policy"] == "fedavg")
     assert (row["difference_low"], row["difference_high"], row["pairs"]) == (None, None, 2)
 
