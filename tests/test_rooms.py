@@ -20,6 +20,7 @@ ROOMS = [
     "theory",
     "reproduce",
     "deploy",
+    "studio",
     "commands",
 ]
 FREE = {"__version__"}

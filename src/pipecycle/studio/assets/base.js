@@ -36,6 +36,12 @@ const Studio = { start: JSON.parse(document.getElementById("start").textContent)
   }
   const chainColour = (chain) => (chain > 0 ? Studio.start.chains[(chain - 1) % Studio.start.chains.length] : theme.none);
 
+  // Black or white, whichever is easier to read on a colour.
+  const inkOn = (colour) => {
+    const [r, g, b] = [1, 3, 5].map((at) => (parseInt(colour.slice(at, at + 2), 16) / 255) ** 2.2);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#111" : "#fff";
+  };
+
   // Colours of the page, read again when it turns light or dark.
   const theme = {};
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -54,10 +60,13 @@ const Studio = { start: JSON.parse(document.getElementById("start").textContent)
   const tell = (name, value) => (listeners[name] ?? []).forEach((act) => act(value));
   dark.addEventListener("change", () => { readTheme(); tell("theme"); });
 
+  // Panels stand in the order of their schedulers, whoever is planned first.
+  const hang = (host, panel, side) => (side === "a" ? byId(host).prepend(panel) : byId(host).append(panel));
+
   function say(text) { byId("spoken").textContent = text; }
 
   Object.assign(Studio, {
-    SIDES, byId, make, count, figure, plural, letter, chainColour, theme, on, tell, say,
+    SIDES, byId, make, count, figure, plural, letter, chainColour, theme, on, tell, say, hang, inkOn,
     plans: { a: null, b: null }, // what was planned last, by side
     problems: { a: "", b: "" }, // why the newest settings could not be planned
     shown: () => SIDES.filter((side) => Studio.plans[side] !== null),

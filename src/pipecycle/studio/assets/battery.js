@@ -51,7 +51,7 @@
     const longest = Studio.time.slots(), wide = (slots / longest) * w;
     c.imageSmoothingEnabled = false;
     c.drawImage(image(plan, Math.min(clients, Math.round(h))), x, y, wide, h);
-    plot.below(0, longest, (slot) => x + (slot / longest) * w, "");
+    plot.below(0, longest, (slot) => x + (slot / longest) * w, "", true, false);
     c.fillStyle = theme.soft;
     c.textAlign = "right";
     c.textBaseline = "middle";
@@ -120,7 +120,7 @@
 
   function panel(side) {
     const head = make("h3", { className: `side-${side}` }), host = make("figure", { className: "panel", data: { side } }, head);
-    byId("batteries").append(host);
+    Studio.hang("batteries", host, side);
     const plan = () => Studio.plans[side], ready = () => plan() !== null;
     const map = new Studio.Plot(host, { margin: { right: 58 }, height: () => 240, draw: (plot) => heat(plot, plan()), words: () => words(plan(), side) });
     const one = new Studio.Plot(host, { margin: { right: 58 }, height: () => 130, draw: (plot) => line(plot, plan()), words: () => wordsOfOne(plan()) });

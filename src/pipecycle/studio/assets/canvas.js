@@ -67,7 +67,7 @@
     }
 
     // Axes; `at` maps a value to a pixel.
-    below(low, high, at, label, whole = true) {
+    below(low, high, at, label, whole = true, lines = true) {
       const c = this.context, { x, y, w, h } = this.inner;
       c.fillStyle = theme.soft;
       c.strokeStyle = theme.line;
@@ -76,7 +76,7 @@
       for (const tick of ticks(low, high, Math.max(2, w / 90), whole)) {
         const place = Math.round(at(tick)) + 0.5;
         if (place < x - 1 || place > x + w + 1) continue;
-        c.beginPath(); c.moveTo(place, y); c.lineTo(place, y + h + 4); c.stroke();
+        c.beginPath(); c.moveTo(place, lines ? y : y + h); c.lineTo(place, y + h + 4); c.stroke();
         c.fillText(Studio.figure(tick), Math.min(Math.max(place, x + 6), x + w - 8), y + h + 7);
       }
       if (label) { c.textAlign = "right"; c.textBaseline = "bottom"; c.fillText(label, x + w - 2, y + h - 3); }

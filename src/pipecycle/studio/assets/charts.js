@@ -107,6 +107,7 @@
     return (plan.marks = [...seen.values()]);
   }
   const unstable = (plan) => plan.step.lag.reduce((sum, one, at) => sum + (plan.step.step[at] > plan.facts.limits[one] + 1e-6), 0);
+  const aside = (side) => (Studio.shown().length > 1 ? (side === "a" ? -5 : 5) : 0); // so that neither hides the other
   const stepFrame = (plot) => {
     const { x, y, w, h } = plot.inner, shown = plans();
     const limits = shown.map(({ plan }) => plan.facts.limits).reduce((p, q) => (p.length > q.length ? p : q), []);
@@ -156,9 +157,10 @@
         c.lineWidth = 1;
         for (const mark of marks(plan)) {
           const size = 3.5 + 1.6 * Math.log10(mark.times + 1);
+          const middle = X(mark.lag) + aside(side);
           c.beginPath();
-          if (side === "a") c.arc(X(mark.lag), Y(mark.step), size, 0, 2 * Math.PI);
-          else c.rect(X(mark.lag) - size, Y(mark.step) - size, 2 * size, 2 * size);
+          if (side === "a") c.arc(middle, Y(mark.step), size, 0, 2 * Math.PI);
+          else c.rect(middle - size, Y(mark.step) - size, 2 * size, 2 * size);
           c.fill();
           c.stroke();
         }
@@ -169,7 +171,7 @@
   step.hover((px, py) => {
     const { X, Y } = stepFrame(step);
     for (const { side, plan } of plans()) for (const mark of marks(plan)) {
-      if (Math.hypot(X(mark.lag) - px, Y(mark.step) - py) > 8) continue;
+      if (Math.hypot(X(mark.lag) + aside(side) - px, Y(mark.step) - py) > 8) continue;
       return [label(side), `${Studio.plural(mark.times, "version")} of lag ${mark.lag}`,
         `step ${figure(mark.step)}, stable below ${figure(plan.facts.limits[mark.lag])}`];
     }
@@ -225,7 +227,7 @@
       c.textAlign = "left";
       c.fillText(count(row.coverage), x + w + 6, top + tall / 2);
     });
-    plot.below(0, plan.facts.clients, (client) => x + (client / plan.facts.clients) * w, "");
+    plot.below(0, plan.facts.clients, (client) => x + (client / plan.facts.clients) * w, "", true, false);
   }
   function chainWords(plan, side) {
     const { count: all, coverage_min: least, coverage_mean: mean, depth_max: depth } = plan.facts.figures.chains, who = plan.facts.figures.participants;
@@ -258,7 +260,7 @@
       }
       if (!known[side]) {
         const head = make("h3", { className: `side-${side}` }), box = make("figure", { className: "panel", data: { side } }, head);
-        byId(host).append(box);
+        Studio.hang(host, box, side);
         const now = () => Studio.plans[side];
         const plot = new Studio.Plot(box, {
           margin: kind.margin, draw: (one) => kind.draw(one, now()), words: () => kind.words(now(), side), height: () => kind.height(now()),

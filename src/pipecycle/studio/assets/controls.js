@@ -42,7 +42,7 @@
     slider.addEventListener("input", () => { box.value = by.from(slider.value); set(Number(box.value), false); });
     slider.addEventListener("change", () => { box.value = by.from(slider.value); set(Number(box.value), true); });
     box.addEventListener("change", () => { if (box.value !== "") { set(Number(box.value), true); show(); } });
-    return { parts: [box, slider], show, enable: (able) => { box.disabled = slider.disabled = !able; if (!able) box.value = ""; } };
+    return { parts: [box, slider], show, enable: (able) => { box.hidden = slider.hidden = !able; } };
   }
 
   // A number that may be left to the scheduler.

@@ -50,13 +50,13 @@
       c.fillRect(left, top, wide, Math.max(0.7, tall - gap));
       if (letters && wide > 15) {
         c.globalAlpha = 1;
-        c.fillStyle = "#111";
+        c.fillStyle = Studio.inkOn(colour);
         c.fillText(letter(set.chain[at]), Math.max(left, x) + 5, top + (tall - gap) / 2 + 0.5);
         if (grouped(plan) && wide > 74 && set.state[at] !== UNUSED) {
           c.save();
           c.font = "11px system-ui, sans-serif";
           c.textAlign = "right";
-          c.fillText(`${plan.group.at[at + 1] - plan.group.at[at]} clients`, right - 7, top + (tall - gap) / 2 + 0.5);
+          c.fillText(Studio.plural(plan.group.at[at + 1] - plan.group.at[at], "client"), right - 7, top + (tall - gap) / 2 + 0.5);
           c.restore();
         }
       }
@@ -109,7 +109,7 @@
     for (const one of slot) {
       if (one < stretch.from || one > stretch.to) continue;
       const at = X(one + 1);
-      if (near < 5) { c.fillRect(at - 0.5, middle - 4, 1, 8); continue; }
+      if (near < 11) { c.fillRect(at - 0.5, middle - 4, 1, 8); continue; }
       c.beginPath(); c.moveTo(at, middle - 5); c.lineTo(at + 4.5, middle); c.lineTo(at, middle + 5); c.lineTo(at - 4.5, middle); c.fill();
     }
   }
@@ -169,17 +169,17 @@
   }
 
   function words(plan, side) {
-    const { facts } = plan, by = facts.groups ? `${Studio.plural(facts.groups, "group")} on ${Studio.plural(facts.lanes, "lane")}` : Studio.plural(facts.sessions, "session");
+    const { facts } = plan, by = facts.groups ? `${Studio.plural(facts.groups, "group")} on ${Studio.plural(facts.lanes, "lane")}, ` : "";
     const { lag, published: adopted } = facts.figures;
-    return `${Studio.name(side)}: ${by}, ${Studio.plural(facts.sessions, "session")} of ${Studio.plural(facts.figures.participants, "client")}, ` +
-      `${Studio.plural(adopted, "version")} adopted by the server, updates ${Studio.figure(lag.mean)} versions old on average and ` +
-      `${Studio.figure(lag.max)} at most. Shown: slots ${count(stretch.from)} to ${count(stretch.to)}.`;
+    return `${Studio.name(side)}: ${by}${Studio.plural(facts.sessions, "session")} of ${Studio.plural(facts.figures.participants, "client")}, ` +
+      `${Studio.plural(adopted, "version")} adopted by the server${lag.mean === null ? "" : `, updates ${Studio.figure(lag.mean)} versions old on ` +
+      `average and ${Studio.figure(lag.max)} at most`}. Shown: slots ${count(stretch.from)} to ${count(stretch.to)}.`;
   }
 
   function panel(side) {
     const head = make("h3", { className: `side-${side}` });
     const host = make("figure", { className: "panel", data: { side } }, head);
-    byId("pipelines").append(host);
+    Studio.hang("pipelines", host, side);
     const plan = () => Studio.plans[side];
     const plot = new Studio.Plot(host, {
       keys: true, margin: { left: 64, top: 4, bottom: 22 }, words: () => words(plan(), side), draw: (one) => draw(one, plan()),

@@ -7,12 +7,12 @@
 
   const slots = () => Math.max(1, ...Studio.shown().map((side) => Studio.plans[side].facts.slots));
 
-  // The beginning: from the first session on, a dozen sessions long.
+  // The beginning: from the first session on, a dozen sessions long where there is room.
   function usual() {
     const plans = Studio.shown().map((side) => Studio.plans[side]);
     const first = Math.min(...plans.map((plan) => plan.session.start.reduce((least, slot) => Math.min(least, slot), plan.facts.slots)));
     const from = Math.max(0, Math.min(first, slots() - 1) - 2);
-    return { from, to: Math.min(slots(), from + Math.max(12 * plans[0].facts.session, LEAST)) };
+    return { from, to: Math.min(slots(), from + Math.max(Math.max(4, Math.min(12, innerWidth / 100)) * plans[0].facts.session, LEAST)) };
   }
 
   function fit() {
