@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,9 +14,11 @@ from pipecycle.files import writable, write
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.runs.config import Config
 from pipecycle.screen import screen
-from pipecycle.studio.server import Studio, export
-from pipecycle.studio.settings import START, Offer, config_of, link_of, of_run, values_of
 from pipecycle.world.specs import FORMS, parse_harvest
+
+if TYPE_CHECKING:
+    from pipecycle.studio.server import Studio
+    from pipecycle.studio.settings import Offer
 
 
 def studio(
@@ -43,6 +45,9 @@ def studio(
     """Play with schedules in the browser: every change of a setting plans and draws again, within a blink.
 
     Only this machine can open the page. Example: pipecycle studio --policy pipecycle --policy pipecycle+"""
+    from pipecycle.studio.server import Studio, export
+    from pipecycle.studio.settings import Offer, link_of
+
     if port is not None:
         at_least(0, most=65535).of("port", port)
     own, files = list(policy or []), list(harvest or [])
@@ -79,6 +84,8 @@ def serve(server: Studio, *, browser: bool) -> None:
 
 def _settings(run: str | None, offer: Offer) -> tuple[list[Config], Offer]:
     """One or two configurations to begin with."""
+    from pipecycle.studio.settings import START, config_of, of_run, values_of
+
     if run is None:
         return [config_of(values, offer) for values in values_of(START)], offer
     if "#" in run:
@@ -89,6 +96,8 @@ def _settings(run: str | None, offer: Offer) -> tuple[list[Config], Offer]:
 
 def _chosen(names: list[str], base: Config, offer: Offer) -> list[Config]:
     """The schedulers that were named, in the world of `base`; with as many groups if they have groups."""
+    from pipecycle.studio.settings import config_of, link_of, values_of
+
     (shared,) = values_of(link_of([base]))
     world = {key: value for key, value in shared.items() if not key.startswith("policy")}
     found = []
