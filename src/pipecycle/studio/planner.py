@@ -88,7 +88,7 @@ class Desk:
 
 def message(config: Config, wanted: Callable[[], bool] = lambda: True) -> bytes:
     """Plan a configuration and pack its figures and pictures."""
-    began = time.perf_counter()
+    began, processor = time.perf_counter(), time.thread_time()
     schedule, levels, slots = planned(config, wanted)
     planned_in = time.perf_counter() - began
     if not wanted():
@@ -106,7 +106,11 @@ def message(config: Config, wanted: Callable[[], bool] = lambda: True) -> bytes:
         "warnings": warnings(figures),
         "toml": config.text(),
         "commands": {verb: command(config, verb) for verb in ("plan", "run")},
-        "took": {"plan": round(1000 * planned_in, 1), "all": round(1000 * (time.perf_counter() - began), 1)},
+        "took": {
+            "plan": round(1000 * planned_in, 1),
+            "all": round(1000 * (time.perf_counter() - began), 1),
+            "cpu": round(1000 * (time.thread_time() - processor), 1),
+        },
     }
     return pack(facts, columns | battery)
 

@@ -88,7 +88,7 @@
     const values = series(plan), most = Math.max(1, ...values) * 1.08;
     const X = (slot) => x + (slot / longest) * w, Y = (level) => y + h - (level / most) * h;
     plot.beside(0, most, Y);
-    plot.below(0, longest, X, "slot");
+    plot.below(0, longest, X, "");
     if (chosen !== null) {
       const { client, start, end, chain } = plan.session;
       for (let at = 0; at < client.length; at++) {

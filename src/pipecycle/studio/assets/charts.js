@@ -131,7 +131,8 @@
       const line = () => limits.forEach((limit, at) => c.lineTo(X(at), y + h - (limit / high) * h));
       c.beginPath();
       line();
-      c.lineTo(X(limits.length - 1), y - 2000);
+      c.lineTo(X(last + 0.4), y + h - (limits.at(-1) / high) * h);
+      c.lineTo(X(last + 0.4), y - 2000);
       c.lineTo(X(0), y - 2000);
       c.closePath();
       c.fillStyle = Studio.fade(theme.danger, 0.13);

@@ -9,7 +9,7 @@
     ["Aggregations", (f) => f.figures.aggregations],
     ["Energy spent", (f) => f.figures.energy.spent, "units"],
     ["Mean lag", (f) => f.figures.lag.mean, "versions"],
-    ["Largest step / limit", (f) => f.step.ratio_max],
+    ["Step over limit", (f) => f.step.ratio_max],
     ["Narrowest chain", (f) => f.figures.chains.coverage_min, "clients"],
     ["Fairness", (f) => f.figures.fairness],
     ["Sessions", (f) => f.figures.sessions],
@@ -18,7 +18,7 @@
     ["Versions published", (f) => f.figures.published],
     ["Groups at once, most", (f) => f.figures.max_concurrent_groups],
     ["Largest lag", (f) => f.figures.lag.max, "versions"],
-    ["Mean step / limit", (f) => f.step.ratio_mean],
+    ["Step over limit, mean", (f) => f.step.ratio_mean],
     ["Chains", (f) => f.figures.chains.count],
     ["Depth of the longest chain", (f) => f.figures.chains.depth_max, "aggregations"],
     ["Clients that took part", (f) => f.figures.participants],
@@ -35,6 +35,7 @@
   function difference(a, b) {
     if (typeof a !== "number" || typeof b !== "number") return "";
     if (a === b) return "same";
+    if (figure(a) === figure(b)) return "about the same";
     const by = b - a, sign = by > 0 ? "+" : "−", part = a ? Math.abs((100 * by) / a) : null;
     return `${sign}${figure(Math.abs(by))}${part === null || part >= 1000 ? "" : ` (${sign}${part < 10 ? part.toFixed(1) : Math.round(part)} %)`}`;
   }
@@ -43,7 +44,7 @@
     const sides = Studio.shown();
     byId("tiles").replaceChildren(...FIGURES.slice(0, 6).map(([name, value, unit]) => {
       const values = sides.map((side) => value(Studio.plans[side].facts));
-      const danger = name.startsWith("Largest step") ? (one) => one > 1 + 1e-6 : name === "Narrowest chain" ? (one, side) => one < Studio.plans[side].facts.figures.participants : () => false;
+      const danger = name === "Step over limit" ? (one) => one > 1 + 1e-6 : name === "Narrowest chain" ? (one, side) => one < Studio.plans[side].facts.figures.participants : () => false;
       return make("div", { className: "tile" }, make("dt", {}, name),
         ...values.map((one, at) => make("dd", { className: `side-${sides[at]}${danger(one, sides[at]) ? " wrong" : ""}` },
           make("span", { className: "unseen" }, sides.length > 1 ? `${Studio.name(sides[at])}: ` : ""), make("b", {}, figure(one)),
