@@ -37,7 +37,11 @@ FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--dis
 
 def keep(name: str, picture: bytes) -> None:
     """With as many colours as the eye needs, so that the repository stays small."""
-    image = Image.open(io.BytesIO(picture)).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    image = (
+        Image.open(io.BytesIO(picture))
+        .convert("RGB")
+        .quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    )
     image.save(IMAGES / f"{name}.png", optimize=True)
     print(f"{name}.png: {(IMAGES / f'{name}.png').stat().st_size / 1000:.0f} kB")
 

@@ -14,7 +14,7 @@ from pipecycle.files import writable, write
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.runs.config import Config
 from pipecycle.screen import screen
-from pipecycle.world.specs import FORMS, parse_harvest
+from pipecycle.world.specs import parse_harvest
 
 if TYPE_CHECKING:
     from pipecycle.studio.server import Studio
@@ -34,7 +34,8 @@ def studio(
         ),
     ] = None,
     harvest: Annotated[
-        list[str] | None, typer.Option(metavar="SPEC", help=f"A harvest to offer that reads a file: {FORMS}.")
+        list[str] | None,
+        typer.Option(metavar="SPEC", help="Offer a harvest that reads a file, solar:FILE or csv:FILE."),
     ] = None,
     port: Annotated[int | None, typer.Option(help="Of this machine. \\[default: 8410, or any that is free]")] = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Print the address and open no browser.")] = False,
@@ -46,7 +47,7 @@ def studio(
 
     Only this machine can open the page. Example: pipecycle studio --policy pipecycle --policy pipecycle+"""
     from pipecycle.studio.server import Studio, export
-    from pipecycle.studio.settings import Offer, link_of
+    from pipecycle.studio.settings import Offer, link_of, view_of
 
     if port is not None:
         at_least(0, most=65535).of("port", port)
@@ -57,15 +58,20 @@ def studio(
         parse_harvest(spec)
     offer = Offer(tuple(own), tuple(files))
     configs, offer = _settings(run, offer)
-    if own and run is None:
+    if run is None and own:
         configs = _chosen(own, configs[0], offer)
+    if run is None and files:
+        configs = [config.changed({"world.harvest": files[0]}) for config in configs]
+    if run is not None and "#" not in run:
+        configs += _chosen([one for one in own if one != configs[0].policy][:1], configs[0], offer)
     if out is not None:
         writable(out)
-        text = export(offer, configs)
+        text = export(offer, configs, view=view_of(run or ""))
         write(out, text)
         screen().print(f"{out}: {len(text.encode()) / 1e6:.1f} MB", highlight=False, soft_wrap=True)
         return
-    serve(Studio(offer, link_of(configs), _folder, port), browser=not no_open)
+    link = link_of(configs, view_of(run or ""))
+    serve(Studio(offer, link, _folder, port), browser=not no_open)
 
 
 def serve(server: Studio, *, browser: bool) -> None:
@@ -102,7 +108,8 @@ def _chosen(names: list[str], base: Config, offer: Offer) -> list[Config]:
     world = {key: value for key, value in shared.items() if not key.startswith("policy")}
     found = []
     for one in names[:2]:
-        groups = {"policy.groups": base.settings["groups"]} if "groups" in parameters(policy_class(one)) else {}
+        has = "groups" in parameters(policy_class(one)) and "groups" in base.settings
+        groups = {"policy.groups": base.settings["groups"]} if has else {}
         found.append(config_of({"policy": one, **world, **groups}, offer))
     return found
 

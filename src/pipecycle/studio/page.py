@@ -45,7 +45,6 @@ def page(
     token: str = "",
     plans: Sequence[bytes] = (),
     curves: Sequence[Mapping[str, Any]] = (),
-    view: Mapping[str, Any] | None = None,
 ) -> tuple[str, str]:
     """The HTML, and the policy of what a browser may do with it.  With `plans` it is complete and asks nobody."""
     style = report_asset("page.css") + asset("studio.css")
@@ -55,7 +54,6 @@ def page(
         "saved": bool(plans),
         "token": token,
         "link": link,
-        "view": dict(view or {}),
         "data": DATA,
         "chains": CHAINS,
         "sides": COLOURS[:2],

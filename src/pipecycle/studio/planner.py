@@ -94,6 +94,8 @@ def message(config: Config, wanted: Callable[[], bool] = lambda: True) -> bytes:
     if not wanted():
         raise Superseded
     figures = summarise(schedule)
+    if not wanted():
+        raise Superseded
     facts, columns = picture(schedule)
     more, battery = _battery(levels, slots)
     facts |= more | {

@@ -6,7 +6,7 @@ import hmac
 import json
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -197,7 +197,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _export(self, body: dict[str, Any]) -> None:
         configs = self._configs(body)
-        view = body.get("view")
+        view = body.get("view", {})
+        if not isinstance(view, dict) or not all(isinstance(value, int | float | str) for value in view.values()):
+            raise InputError("view: needs a table of numbers and words")
         text = export(self.server.offer, configs, self.server.desk, self.server.training, view)
         self._bytes(text.encode(), "text/html; charset=utf-8")
 
@@ -249,7 +251,7 @@ def export(
     configs: list[Config],
     desk: Desk | None = None,
     training: Training | None = None,
-    view: Any = None,
+    view: Mapping[str, Any] | None = None,
 ) -> str:
     """The page with its plans inside, which opens from disk."""
     desk = desk or Desk()
@@ -258,6 +260,5 @@ def export(
         points = training.points(config) if training is not None else []
         if points:
             curves.append({"policy": config.policy, "toml": config.text(), "points": points})
-    seen = {key: view[key] for key in ("from", "to", "client", "by") if key in view} if isinstance(view, dict) else {}
     plans = [desk.message(config) for config in configs]
-    return page(offer, link_of(configs), plans=plans, curves=curves, view=seen)[0]
+    return page(offer, link_of(configs, view), plans=plans, curves=curves)[0]

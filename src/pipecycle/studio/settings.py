@@ -26,6 +26,7 @@ LONGEST_VALUE = 300
 WORLD = ("clients", "session", "slots", "harvest", "trial", "capacity", "initial", "budget")
 """Settings of the world that a page shows, by the names they have in a link."""
 TRAINING = ("data.alpha", "train.lr", "look.every")
+VIEW = ("from", "to", "client", "rows")
 FILELESS = ("bernoulli", "markov", "clearsky", "always")
 """Words of harvests that open no file; a link must not make this machine read one."""
 DATA = "digits"
@@ -111,9 +112,15 @@ def values_of(link: str) -> list[Values]:
     return sides
 
 
-def link_of(configs: list[Config]) -> str:
+def view_of(link: str) -> dict[str, Any]:
+    """What of the pictures an address shows: a stretch of slots, a client, rows of groups or clients."""
+    pairs = dict(parse_qsl(link.partition("#")[2], max_num_fields=4 * MOST_VALUES))
+    return {key: pairs[key] for key in VIEW if key in pairs}
+
+
+def link_of(configs: list[Config], view: Mapping[str, Any] | None = None) -> str:
     """What follows the # of an address that restores these: whatever differs from the defaults."""
-    pairs = {}
+    pairs: dict[str, Any] = {}
     for section, name, value in _differences(configs[0]):
         if section == "world" and name in WORLD:
             pairs[name] = value
@@ -122,6 +129,7 @@ def link_of(configs: list[Config]) -> str:
     for side, config in zip("ab", configs, strict=False):
         pairs[side] = config.policy
         pairs |= {f"{side}.{key}": value for key, value in sorted(config.stated().items())}
+    pairs |= {key: value for key, value in (view or {}).items() if key in VIEW}
     return "&".join(f"{quote(key)}={quote(_text(value), safe=':,')}" for key, value in pairs.items())
 
 

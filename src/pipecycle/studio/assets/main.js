@@ -112,11 +112,14 @@
 
   function open(link) {
     Studio.state = Studio.link.parse(link) ?? Studio.link.parse(start.link);
-    view({ ...start.view, ...Studio.state.view });
+    view(Studio.state.view);
     Studio.controls.render(Studio.state, changed);
   }
 
-  if (matchMedia("(max-width: 60rem)").matches) byId("settings").open = false;
+  const narrow = matchMedia("(max-width: 60rem)");
+  const unfold = () => { byId("settings").open = !narrow.matches; };
+  narrow.addEventListener("change", unfold);
+  unfold();
   byId("save-page").hidden = start.saved;
   if (start.saved) {
     open(start.link);

@@ -104,6 +104,10 @@
 
   function notices() {
     const found = [];
+    if (Studio.start.saved) {
+      const again = `pipecycle studio '#${Studio.start.link}'`;
+      found.push(make("p", {}, "A saved page: the pictures move, the settings are fixed. ", make("code", {}, again), " opens them to change."));
+    }
     for (const side of Studio.SIDES) {
       if (Studio.problems[side]) {
         const old = Studio.plans[side] ? " The pictures show the last settings that worked." : "";
@@ -114,7 +118,8 @@
         }
       }
     }
-    byId("notices").replaceChildren(...found);
+    const host = byId("notices");
+    if (found.map((node) => node.textContent).join() !== Array.from(host.children, (node) => node.textContent).join()) host.replaceChildren(...found); // said once
     for (const node of document.querySelectorAll(".panel[data-side]")) node.classList.toggle("old", Boolean(Studio.problems[node.dataset.side]));
   }
 
