@@ -43,6 +43,7 @@
 
   function redraw(side) {
     document.body.classList.toggle("two", Studio.shown().length > 1);
+    document.body.classList.toggle("some", Studio.shown().length > 0);
     if (Studio.shown().length) Studio.time.fit();
     Studio.pipeline.show(side);
     for (const other of Studio.shown()) if (other !== side) Studio.pipeline.show(other); // the stretch may have moved

@@ -6,7 +6,9 @@
   const UNUSED = 1, FLYING = 2;
   const panels = {};
 
-  const grouped = (plan) => plan.facts.groups > 0 && byId("rows").value === "group";
+  const MOST_LANES = 150; // more cannot be told apart, and clients are shown instead
+  const crowded = (plan) => plan.facts.lanes > MOST_LANES;
+  const grouped = (plan) => plan.facts.groups > 0 && byId("rows").value === "group" && !crowded(plan);
 
   // Clients, evenly picked if there are more than rows, and the place of each.
   function rows(plan, most) {
@@ -120,7 +122,7 @@
     c.fillStyle = theme.soft;
     c.textAlign = "right";
     c.textBaseline = "middle";
-    for (let at = 0; at < set.rows; at += step) c.fillText(set.name(at), x - 8, y + (at + 0.5) * tall);
+    for (let at = 0; at < set.rows; at += step) c.fillText(set.name(at), x - 8, Math.max(8, y + (at + 0.5) * tall));
     c.fillText("server", x - 8, y + room + server / 2);
   }
 
@@ -173,7 +175,7 @@
     const { lag, published: adopted } = facts.figures;
     return `${Studio.name(side)}: ${by}${Studio.plural(facts.sessions, "session")} of ${Studio.plural(facts.figures.participants, "client")}, ` +
       `${Studio.plural(adopted, "version")} adopted by the server${lag.mean === null ? "" : `, updates ${Studio.figure(lag.mean)} versions old on ` +
-      `average and ${Studio.figure(lag.max)} at most`}. Shown: slots ${count(stretch.from)} to ${count(stretch.to)}.`;
+      `average and ${Studio.figure(lag.max)} at most`}. Shown: slots ${count(stretch.from)} to ${count(stretch.to)}${crowded(plan) ? ", by client, because there are too many lanes" : ""}.`;
   }
 
   function panel(side) {

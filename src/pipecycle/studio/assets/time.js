@@ -11,7 +11,7 @@
   function usual() {
     const plans = Studio.shown().map((side) => Studio.plans[side]);
     const first = Math.min(...plans.map((plan) => plan.session.start.reduce((least, slot) => Math.min(least, slot), plan.facts.slots)));
-    const from = Math.max(0, Math.min(first, slots() - 1) - 2);
+    const from = first < slots() ? Math.max(0, first - 2) : 0; // nobody may train at all
     return { from, to: Math.min(slots(), from + Math.max(Math.max(4, Math.min(12, innerWidth / 100)) * plans[0].facts.session, LEAST)) };
   }
 
