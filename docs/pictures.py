@@ -2,7 +2,8 @@
 
     python docs/pictures.py        # or: make pictures; needs Chromium and the playwright package
 
-They land in docs/images.  The plans in them are equal on every machine; fonts, and the trained accuracy, are not."""
+They land in docs/images.  The plans in them are equal on every machine; fonts, the time that planning took and the
+trained accuracy are not: make them on a machine that does nothing else."""
 
 from __future__ import annotations
 
@@ -51,15 +52,15 @@ def wait(page: Any, condition: str) -> None:
         page.wait_for_timeout(50)
 
 
-def settled(page: Any, sides: int) -> None:
-    wait(page, f"document.body.dataset.busy === 'false' && Studio.shown().length === {sides}")
+def settled(page: Any) -> None:
+    wait(page, "document.body.dataset.busy === 'false' && Studio.shown().length === 2")
     page.wait_for_timeout(500)
 
 
-def visit(browser: Any, studio: Studio, link: str, sides: int = 2, **options: Any) -> Any:
+def visit(browser: Any, studio: Studio, link: str, **options: Any) -> Any:
     page = browser.new_page(**{"viewport": {"width": 1280, "height": 860}, "color_scheme": "light", **options})
     page.goto(f"{studio.address}#{link}")
-    settled(page, sides)
+    settled(page)
     return page
 
 
@@ -70,7 +71,8 @@ def main() -> None:
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=FLAGS)
-        keep("studio", visit(browser, studio, FIRST, viewport={"width": 1280, "height": 1150}).screenshot())
+        page = visit(browser, studio, FIRST, viewport={"width": 1280, "height": 1150})
+        keep("studio", page.screenshot())
         for name, (link, heading) in SECTIONS.items():
             page = visit(browser, studio, link)
             section = page.locator(f"section[aria-labelledby={heading}]")
@@ -89,7 +91,8 @@ def main() -> None:
             "is_mobile": True,
             "has_touch": True,
         }
-        keep("studio-phone", visit(browser, studio, TWO, device_scale_factor=2, **phone).screenshot())
+        page = visit(browser, studio, TWO, device_scale_factor=2, **phone)
+        keep("studio-phone", page.screenshot())
         browser.close()
     studio.shutdown()
     studio.server_close()

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import http.client
 import json
+import signal
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from pipecycle.runs.run import RunFolder
 from pipecycle.studio.server import MOST_BODY, Studio
 from pipecycle.studio.settings import START, Offer, config_of
-from tests.commands import PATIENCE
+from tests.commands import PATIENCE, end, process, until
 
 SMALL = {"world.clients": 20, "world.slots": 300}
 
@@ -37,7 +40,7 @@ def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
 
 
 def ask(
-    server: Studio, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    server: Studio | SimpleNamespace, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
 ) -> tuple[int, bytes, http.client.HTTPMessage]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
     sent = {"Host": f"127.0.0.1:{server.port}", "X-Studio-Token": server.token, **(headers or {})}
@@ -133,9 +136,9 @@ def test_a_long_plan_gives_way_to_a_newer_one(studio: Studio) -> None:
     answers: list[int] = []
     first = threading.Thread(target=lambda: answers.append(ask(studio, "POST", "/api/plan", slow)[0]))
     first.start()
-    end = time.monotonic() + PATIENCE
+    latest = time.monotonic() + PATIENCE
     while not studio.desk._turn.locked():
-        assert time.monotonic() < end
+        assert time.monotonic() < latest
         time.sleep(0.001)
     assert ask(studio, "POST", "/api/plan", {**PLAN, "number": 2})[0] == 200
     first.join()
@@ -149,9 +152,9 @@ def test_training_is_an_ordinary_run(studio: Studio) -> None:
     status, _, _ = ask(studio, "POST", "/api/train", {"sides": sides})
     assert status == 200
     assert "under way" in json.loads(ask(studio, "POST", "/api/train", {"sides": sides})[1])["error"]
-    end = time.monotonic() + PATIENCE
+    latest = time.monotonic() + PATIENCE
     while (state := json.loads(ask(studio, "GET", "/api/train")[1]))["state"] == "running":
-        assert time.monotonic() < end
+        assert time.monotonic() < latest
         time.sleep(0.05)
     assert state["state"] == "finished", state["error"]
     for run, values in zip(state["runs"], sides, strict=True):
@@ -163,3 +166,20 @@ def test_training_is_an_ordinary_run(studio: Studio) -> None:
     assert status == 200
     assert studio.token.encode() not in text
     assert text.count(b'class="plan"') == 2
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_what_is_being_trained(tmp_path: Path) -> None:
+    """A terminal's Ctrl-C reaches the studio and the process that trains for it."""
+    started = process("studio", "--no-open", "--port", "0", cwd=tmp_path)
+    assert started.stdout is not None
+    address = urlsplit(started.stdout.readline().split()[-1])
+    assert address.port is not None
+    there = SimpleNamespace(port=address.port, token=address.query.partition("=")[2])
+    sides = [{"policy": "pipecycle", "world.clients": 40, "world.slots": 40_000}]
+    assert ask(there, "POST", "/api/train", {"sides": sides})[0] == 200
+    until(lambda: json.loads(ask(there, "GET", "/api/train")[1])["done"], started)
+    _, error = end(started, signal.SIGINT)
+    assert started.returncode == 0, error
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert (folder / "checkpoint" / "state.safetensors").exists()

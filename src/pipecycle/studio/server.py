@@ -5,7 +5,9 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from pipecycle.errors import InputError, sentence, shown
+from pipecycle.errors import InputError, own_code, sentence, shown
 from pipecycle.files import reason
 from pipecycle.runs.config import Config
 from pipecycle.studio.page import page
@@ -75,7 +77,9 @@ class Studio(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that has gone is no error, and others have been answered."""
+        """A browser that has gone is no error."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class Refused(Exception):
@@ -128,7 +132,14 @@ class Handler(BaseHTTPRequestHandler):
         except (Exception, SystemExit) as error:  # a user's policy may do anything
             if isinstance(error, OSError) and not error.filename:
                 raise  # nobody reads the answer
-            self._json({"error": sentence(error)}, HTTPStatus.BAD_REQUEST)
+            if isinstance(error, InputError) or own_code(error) is not None:
+                self._json({"error": sentence(error)}, HTTPStatus.BAD_REQUEST)
+                return
+            traceback.print_exc()
+            ours = (
+                f"an error in pipecycle itself ({sentence(error)}); the terminal shows the details, please report them"
+            )
+            self._json({"error": ours}, HTTPStatus.INTERNAL_SERVER_ERROR)
 
     # Who asks.
 
