@@ -13,7 +13,7 @@ from attrs import define, field
 
 from pipecycle.errors import InputError
 from pipecycle.runs.config import Config
-from pipecycle.runs.run import planning
+from pipecycle.runs.planning import planning
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.summary import sentences, summarise, warnings
 from pipecycle.studio.packing import pack

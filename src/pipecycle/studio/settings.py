@@ -160,16 +160,23 @@ FLAGS = {
     "world.slots": "--slots",
     "world.budget": "--budget",
     "world.trial": "--trial",
+    "data.name": "--data",
+    "train.model": "--model",
 }
+PLANNED = ("data.name", "data.split", "train.model", "train.batch")
+"""What a plan depends on besides the world: the size of the model, and who holds how much."""
 RUN_FLAGS = {**FLAGS, "data.alpha": "--alpha"}
 
 
 def command(config: Config, verb: str = "plan") -> str:
     """`pipecycle plan` (or `run`) with whatever differs from the defaults."""
     flags = RUN_FLAGS if verb == "run" else FLAGS
-    sections = tuple(SECTIONS) if verb == "run" else ("world",)
     facts = {f"policy.{key}": value for key, value in sorted(config.stated().items())}
-    facts |= {f"{section}.{name}": value for section, name, value in _differences(config) if section in sections}
+    facts |= {
+        f"{section}.{name}": value
+        for section, name, value in _differences(config)
+        if verb == "run" or section == "world" or f"{section}.{name}" in PLANNED
+    }
     words = ["pipecycle", verb, config.policy]
     for key in [*flags, *(key for key in facts if key not in flags)]:
         if key not in facts:
