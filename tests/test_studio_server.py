@@ -103,6 +103,7 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(studio: Studio) -> No
     assert "unsafe" not in allowed
     assert ask(studio, "GET", "/", headers={**nothing, "Host": "evil.example", "Cookie": cookie})[0] == 403
     assert ask(studio, "GET", "/etc/passwd")[0] == 404
+    assert ask(studio, "GET", "http://[/")[0] == 400
 
 
 @pytest.mark.parametrize(

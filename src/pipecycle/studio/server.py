@@ -13,6 +13,7 @@ from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import TCPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -56,6 +57,11 @@ class Studio(ThreadingHTTPServer):
         self.hosts = {f"{HOST}:{self.port}", f"localhost:{self.port}"}
         self.cookie = f"pipecycle-studio-{self.port}"
 
+    def server_bind(self) -> None:
+        """Without asking a name server what this machine is called."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = HOST, int(self.server_address[1])
+
     @property
     def address(self) -> str:
         return f"http://{HOST}:{self.port}/?token={self.token}"
@@ -96,8 +102,8 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        path = urlsplit(self.path)
         try:
+            path = urlsplit(self.path)
             self._trusted()
             if path.path == "/api/train":
                 self._own()
@@ -110,6 +116,8 @@ class Handler(BaseHTTPRequestHandler):
                 self._page()
         except Refused as refused:
             self._text(HTTPStatus.FORBIDDEN, str(refused))
+        except ValueError as error:
+            self._text(HTTPStatus.BAD_REQUEST, f"{shown(self.path)}: is not an address ({error})")
 
     def do_POST(self) -> None:
         actions = {
@@ -121,10 +129,10 @@ class Handler(BaseHTTPRequestHandler):
         try:
             self._trusted()
             self._own()
-            action = actions.get(self.path)
-            if action is None:
+            body = self._body()
+            if self.path not in actions:
                 raise InputError(f"{shown(self.path)}: needs one of {', '.join(actions)}")
-            action(self._body())
+            actions[self.path](body)
         except Refused as refused:
             self._text(HTTPStatus.FORBIDDEN, str(refused))
         except Superseded:
