@@ -34,7 +34,8 @@ const Studio = { start: JSON.parse(document.getElementById("start").textContent)
     for (; chain > 0; chain = Math.floor((chain - 1) / 26)) name = String.fromCharCode(65 + ((chain - 1) % 26)) + name;
     return name || "·";
   }
-  const chainColour = (chain) => (chain > 0 ? Studio.start.chains[(chain - 1) % Studio.start.chains.length] : theme.none);
+  const chainColour = (chain) =>
+    chain > 0 ? Studio.start.chains[(chain - 1) % Studio.start.chains.length] : theme.none;
 
   // Black or white, whichever is easier to read on a colour.
   const inkOn = (colour) => {
@@ -58,15 +59,33 @@ const Studio = { start: JSON.parse(document.getElementById("start").textContent)
   const listeners = {};
   const on = (name, act) => (listeners[name] ??= []).push(act);
   const tell = (name, value) => (listeners[name] ?? []).forEach((act) => act(value));
-  dark.addEventListener("change", () => { readTheme(); tell("theme"); });
+  dark.addEventListener("change", () => {
+    readTheme();
+    tell("theme");
+  });
 
   // Panels stand in the order of their schedulers, whoever is planned first.
   const hang = (host, panel, side) => (side === "a" ? byId(host).prepend(panel) : byId(host).append(panel));
 
-  function say(text) { byId("spoken").textContent = text; }
+  function say(text) {
+    byId("spoken").textContent = text;
+  }
 
   Object.assign(Studio, {
-    SIDES, byId, make, count, figure, plural, letter, chainColour, theme, on, tell, say, hang, inkOn,
+    SIDES,
+    byId,
+    make,
+    count,
+    figure,
+    plural,
+    letter,
+    chainColour,
+    theme,
+    on,
+    tell,
+    say,
+    hang,
+    inkOn,
     plans: { a: null, b: null }, // what was planned last, by side
     problems: { a: "", b: "" }, // why the newest settings could not be planned
     shown: () => SIDES.filter((side) => Studio.plans[side] !== null),

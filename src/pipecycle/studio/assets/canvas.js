@@ -8,7 +8,16 @@
   class Plot {
     // `draw(plot)` paints; `words()` says the same in a sentence; `height(width)` in pixels.
     constructor(host, { draw, words, height, margin, keys = false, caption = true }) {
-      Object.assign(this, { paint: draw, words, tall: height, near: false, dirty: true, width: 0, height: 0, ready: () => true });
+      Object.assign(this, {
+        paint: draw,
+        words,
+        tall: height,
+        near: false,
+        dirty: true,
+        width: 0,
+        height: 0,
+        ready: () => true,
+      });
       this.margin = { left: 46, right: 10, top: 8, bottom: 26, ...margin };
       this.canvas = make("canvas", { role: "img", tabIndex: keys ? 0 : -1 });
       if (!keys) this.canvas.removeAttribute("tabindex");
@@ -21,7 +30,13 @@
       nearness.observe(this.box);
     }
 
-    remove() { all.delete(this); sizes.unobserve(this.box); nearness.unobserve(this.box); this.box.remove(); this.caption?.remove(); }
+    remove() {
+      all.delete(this);
+      sizes.unobserve(this.box);
+      nearness.unobserve(this.box);
+      this.box.remove();
+      this.caption?.remove();
+    }
 
     get inner() {
       const { left, right, top, bottom } = this.margin;
@@ -46,7 +61,8 @@
       if (!this.ready()) return;
       const width = this.box.clientWidth;
       if (!width) return;
-      const height = Math.round(this.tall(width)), ratio = devicePixelRatio || 1;
+      const height = Math.round(this.tall(width)),
+        ratio = devicePixelRatio || 1;
       if (this.width !== width || this.height !== height || this.ratio !== ratio) {
         Object.assign(this, { width, height, ratio });
         this.canvas.width = Math.round(width * ratio);
@@ -68,7 +84,8 @@
 
     // Axes; `at` maps a value to a pixel.
     below(low, high, at, label, whole = true, lines = true) {
-      const c = this.context, { x, y, w, h } = this.inner;
+      const c = this.context,
+        { x, y, w, h } = this.inner;
       c.fillStyle = theme.soft;
       c.strokeStyle = theme.line;
       c.textAlign = "center";
@@ -76,14 +93,22 @@
       for (const tick of ticks(low, high, Math.max(2, w / 90), whole)) {
         const place = Math.round(at(tick)) + 0.5;
         if (place < x - 1 || place > x + w + 1) continue;
-        c.beginPath(); c.moveTo(place, lines ? y : y + h); c.lineTo(place, y + h + 4); c.stroke();
+        c.beginPath();
+        c.moveTo(place, lines ? y : y + h);
+        c.lineTo(place, y + h + 4);
+        c.stroke();
         c.fillText(Studio.figure(tick), Math.min(Math.max(place, x + 6), x + w - 8), y + h + 7);
       }
-      if (label) { c.textAlign = "right"; c.textBaseline = "bottom"; c.fillText(label, x + w - 2, y + h - 3); }
+      if (label) {
+        c.textAlign = "right";
+        c.textBaseline = "bottom";
+        c.fillText(label, x + w - 2, y + h - 3);
+      }
     }
 
     beside(low, high, at, unit = "", whole = false) {
-      const c = this.context, { x, y, w, h } = this.inner;
+      const c = this.context,
+        { x, y, w, h } = this.inner;
       c.fillStyle = theme.soft;
       c.strokeStyle = theme.line;
       c.textAlign = "right";
@@ -91,15 +116,23 @@
       for (const tick of ticks(low, high, Math.max(2, h / 42), whole)) {
         const place = Math.round(at(tick)) + 0.5;
         if (place < y - 1 || place > y + h + 1) continue;
-        c.beginPath(); c.moveTo(x, place); c.lineTo(x + w, place); c.stroke();
+        c.beginPath();
+        c.moveTo(x, place);
+        c.lineTo(x + w, place);
+        c.stroke();
         c.fillText(short(tick) + unit, x - 6, place);
       }
     }
 
     frame() {
-      const c = this.context, { x, y, w, h } = this.inner;
+      const c = this.context,
+        { x, y, w, h } = this.inner;
       c.strokeStyle = theme.soft;
-      c.beginPath(); c.moveTo(x + 0.5, y); c.lineTo(x + 0.5, y + h + 0.5); c.lineTo(x + w, y + h + 0.5); c.stroke();
+      c.beginPath();
+      c.moveTo(x + 0.5, y);
+      c.lineTo(x + 0.5, y + h + 0.5);
+      c.lineTo(x + w, y + h + 0.5);
+      c.stroke();
     }
 
     empty(text) {
@@ -113,24 +146,33 @@
     // `what(x, y)` says lines about a place in the picture, or nothing.
     hover(what) {
       this.canvas.addEventListener("pointermove", (event) => {
-        if (event.buttons) { hide(); return; }
+        if (event.buttons) {
+          hide();
+          return;
+        }
         const lines = what(event.offsetX, event.offsetY);
-        if (lines) tip(lines, event.clientX, event.clientY); else hide();
+        if (lines) tip(lines, event.clientX, event.clientY);
+        else hide();
       });
       this.canvas.addEventListener("pointerleave", hide);
     }
   }
 
   const sizes = new ResizeObserver((entries) => {
-    for (const plot of all) if (entries.some((entry) => entry.target === plot.box) && plot.box.clientWidth !== plot.width) plot.refresh();
+    for (const plot of all)
+      if (entries.some((entry) => entry.target === plot.box) && plot.box.clientWidth !== plot.width) plot.refresh();
   });
-  const nearness = new IntersectionObserver((entries) => {
-    for (const plot of all) for (const entry of entries) {
-      if (entry.target !== plot.box) continue;
-      plot.near = entry.isIntersecting;
-      if (plot.near && plot.dirty) plot.draw();
-    }
-  }, { rootMargin: "300px 0px" });
+  const nearness = new IntersectionObserver(
+    (entries) => {
+      for (const plot of all)
+        for (const entry of entries) {
+          if (entry.target !== plot.box) continue;
+          plot.near = entry.isIntersecting;
+          if (plot.near && plot.dirty) plot.draw();
+        }
+    },
+    { rootMargin: "300px 0px" },
+  );
 
   // Round numbers between two others.
   function ticks(low, high, most, whole = false) {
@@ -141,7 +183,8 @@
     if (span / step > most) step *= 2;
     if (whole) step = Math.max(1, Math.round(step));
     const found = [];
-    for (let tick = Math.ceil(low / step - 1e-9) * step; tick <= high + step * 1e-9; tick += step) found.push(Number(tick.toPrecision(10)));
+    for (let tick = Math.ceil(low / step - 1e-9) * step; tick <= high + step * 1e-9; tick += step)
+      found.push(Number(tick.toPrecision(10)));
     return found;
   }
 
@@ -162,20 +205,26 @@
     node.style.left = `${Math.max(6, left)}px`;
     node.style.top = `${Math.max(6, top)}px`;
   }
-  function hide() { byId("tip").hidden = true; }
+  function hide() {
+    byId("tip").hidden = true;
+  }
 
   // Diagonal lines, for what was never used.
   const hatches = new Map();
   function hatch(context, colour) {
     const key = colour + theme.ink;
     if (!hatches.has(key)) {
-      const tile = make("canvas", { width: 6, height: 6 }), c = tile.getContext("2d");
+      const tile = make("canvas", { width: 6, height: 6 }),
+        c = tile.getContext("2d");
       c.fillStyle = colour;
       c.fillRect(0, 0, 6, 6);
       c.strokeStyle = "rgba(0,0,0,.55)";
       c.lineWidth = 1.2;
       c.beginPath();
-      for (const shift of [-6, 0, 6]) { c.moveTo(shift, 6); c.lineTo(shift + 6, 0); }
+      for (const shift of [-6, 0, 6]) {
+        c.moveTo(shift, 6);
+        c.lineTo(shift + 6, 0);
+      }
       c.stroke();
       hatches.set(key, context.createPattern(tile, "repeat"));
     }

@@ -54,16 +54,20 @@
     }
     state.sides.forEach((side, at) => {
       pairs.set(Studio.SIDES[at], side.policy);
-      for (const [key, value] of Object.entries(own(side))) pairs.set(`${Studio.SIDES[at]}.${key.slice(7)}`, word(value));
+      for (const [key, value] of Object.entries(own(side)))
+        pairs.set(`${Studio.SIDES[at]}.${key.slice(7)}`, word(value));
     });
-    for (const [name, value] of Object.entries(state.view)) if (value !== null && value !== undefined) pairs.set(name, value);
+    for (const [name, value] of Object.entries(state.view))
+      if (value !== null && value !== undefined) pairs.set(name, value);
     return pairs.toString().replaceAll("%3A", ":").replaceAll("%2C", ",");
   }
 
   // A scheduler's settings that say something else than its defaults do.
   function own(side) {
     const known = Object.fromEntries(settingsOf(side.policy).map((control) => [control.key, control]));
-    return Object.fromEntries(Object.entries(side.settings).filter(([key, value]) => !known[key] || known[key].default !== value));
+    return Object.fromEntries(
+      Object.entries(side.settings).filter(([key, value]) => !known[key] || known[key].default !== value),
+    );
   }
 
   function values(state, at) {

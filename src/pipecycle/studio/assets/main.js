@@ -25,7 +25,10 @@
   function changed(now, at) {
     const when = performance.now();
     SIDES.forEach((side, k) => {
-      if (k >= Studio.state.sides.length) { remove(side); return; }
+      if (k >= Studio.state.sides.length) {
+        remove(side);
+        return;
+      }
       if (at === undefined || at === k) wire.lines[side].want(Studio.link.values(Studio.state, k), now, when);
     });
     status();
@@ -51,7 +54,10 @@
 
   // Everything but the pipelines, which come first.
   function rest() {
-    for (const side of SIDES) { Studio.battery.show(side); Studio.charts.show(side); }
+    for (const side of SIDES) {
+      Studio.battery.show(side);
+      Studio.charts.show(side);
+    }
     if (Studio.shown().length) Studio.time.strip.refresh();
     Studio.words.show();
     Studio.pipeline.table();
@@ -76,16 +82,29 @@
       seen.port2.postMessage(0);
     });
   });
-  Studio.on("problem", ({ side, text }) => { Studio.problems[side] = text; Studio.words.notices(); status(); });
+  Studio.on("problem", ({ side, text }) => {
+    Studio.problems[side] = text;
+    Studio.words.notices();
+    status();
+  });
   Studio.on("quiet", () => status());
   Studio.on("view", note);
   Studio.on("stretch", note);
 
   function status() {
     document.body.dataset.busy = wire.busy();
-    if (start.saved) { byId("status").textContent = "A saved page"; return; }
-    const took = Studio.shown().map((side) => `${Math.round(Studio.plans[side].facts.took.plan)} ms`).join(" and ");
-    byId("status").textContent = SIDES.some((side) => Studio.problems[side]) ? "These settings cannot be planned" : took ? `planned in ${took}` : "planning";
+    if (start.saved) {
+      byId("status").textContent = "A saved page";
+      return;
+    }
+    const took = Studio.shown()
+      .map((side) => `${Math.round(Studio.plans[side].facts.took.plan)} ms`)
+      .join(" and ");
+    byId("status").textContent = SIDES.some((side) => Studio.problems[side])
+      ? "These settings cannot be planned"
+      : took
+        ? `planned in ${took}`
+        : "planning";
   }
 
   byId("copy-link").addEventListener("click", () => {
@@ -98,11 +117,16 @@
     const sides = Studio.state.sides.map((_, at) => Studio.link.values(Studio.state, at));
     try {
       const page = await (await wire.ask("/api/export", { sides, view: Studio.state.view })).blob();
-      const to = Studio.make("a", { href: URL.createObjectURL(page), download: `studio-${Studio.state.sides.map((side) => side.policy).join("-")}.html` });
+      const to = Studio.make("a", {
+        href: URL.createObjectURL(page),
+        download: `studio-${Studio.state.sides.map((side) => side.policy).join("-")}.html`,
+      });
       to.click();
       setTimeout(() => URL.revokeObjectURL(to.href), 10_000);
       Studio.say("Saved.");
-    } catch (error) { Studio.tell("problem", { side: "a", text: error.message }); }
+    } catch (error) {
+      Studio.tell("problem", { side: "a", text: error.message });
+    }
   });
 
   function view({ from, to, client, rows }) {
@@ -118,13 +142,17 @@
   }
 
   const narrow = matchMedia("(max-width: 60rem)");
-  const unfold = () => { byId("settings").open = !narrow.matches; };
+  const unfold = () => {
+    byId("settings").open = !narrow.matches;
+  };
   narrow.addEventListener("change", unfold);
   unfold();
   byId("save-page").hidden = start.saved;
   if (start.saved) {
     open(start.link);
-    wire.saved().forEach((plan, at) => { Studio.plans[SIDES[at]] = plan; });
+    wire.saved().forEach((plan, at) => {
+      Studio.plans[SIDES[at]] = plan;
+    });
     Studio.shown().forEach(redraw);
     rest();
     status();
@@ -132,7 +160,11 @@
   } else {
     open(location.hash);
     changed(true);
-    addEventListener("hashchange", () => { Studio.time.stretch.chosen = false; open(location.hash); changed(true); });
+    addEventListener("hashchange", () => {
+      Studio.time.stretch.chosen = false;
+      open(location.hash);
+      changed(true);
+    });
   }
   Studio.training.begin();
 })();

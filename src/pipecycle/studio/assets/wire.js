@@ -18,7 +18,10 @@
 
   function send(path, body, signal) {
     return fetch(path, {
-      method: body === undefined ? "GET" : "POST", signal, cache: "no-store", credentials: "same-origin",
+      method: body === undefined ? "GET" : "POST",
+      signal,
+      cache: "no-store",
+      credentials: "same-origin",
       headers: { "Content-Type": "application/json", "X-Studio-Token": Studio.start.token },
       body: body === undefined ? undefined : JSON.stringify(body),
     });
@@ -27,31 +30,47 @@
   // The sentence about an answer that is none.
   async function complaint(answer) {
     const text = await answer.text();
-    try { return JSON.parse(text).error ?? text; } catch { return text.replace(/^pipecycle: /, "").trim(); }
+    try {
+      return JSON.parse(text).error ?? text;
+    } catch {
+      return text.replace(/^pipecycle: /, "").trim();
+    }
   }
   const GONE = "The studio does not answer any more: its command has ended.";
 
   async function ask(path, body) {
     let answer;
-    try { answer = await send(path, body); } catch { throw new Error(GONE); }
+    try {
+      answer = await send(path, body);
+    } catch {
+      throw new Error(GONE);
+    }
     if (!answer.ok) throw new Error(await complaint(answer));
     return answer;
   }
 
   // One per scheduler: the request under way, and what to ask for next.
   class Line {
-    constructor(side) { Object.assign(this, { side, busy: null, asked: "", next: null }); }
+    constructor(side) {
+      Object.assign(this, { side, busy: null, asked: "", next: null });
+    }
 
     // `now` drops what is under way; otherwise it is drawn first, so that a slider that moves shows something.
     want(values, now, changed) {
       const key = JSON.stringify(values);
-      if (key === this.asked) { this.next = null; return; }
+      if (key === this.asked) {
+        this.next = null;
+        return;
+      }
       this.next = { values, key, changed };
       if (now && this.busy) this.busy.abort();
       if (now || !this.busy) this.go();
     }
 
-    forget() { this.busy?.abort(); Object.assign(this, { busy: null, asked: "", next: null }); }
+    forget() {
+      this.busy?.abort();
+      Object.assign(this, { busy: null, asked: "", next: null });
+    }
 
     async go() {
       const { values, key, changed } = this.next;
@@ -83,12 +102,13 @@
   const lines = { a: new Line("a"), b: new Line("b") };
 
   // Plans that travelled inside a saved page.
-  const saved = () => Array.from(document.querySelectorAll("script.plan"), (node) => {
-    const letters = atob(node.textContent);
-    const bytes = new Uint8Array(letters.length);
-    for (let at = 0; at < letters.length; at++) bytes[at] = letters.charCodeAt(at);
-    return decode(bytes.buffer);
-  });
+  const saved = () =>
+    Array.from(document.querySelectorAll("script.plan"), (node) => {
+      const letters = atob(node.textContent);
+      const bytes = new Uint8Array(letters.length);
+      for (let at = 0; at < letters.length; at++) bytes[at] = letters.charCodeAt(at);
+      return decode(bytes.buffer);
+    });
 
   Studio.wire = { ask, lines, saved, busy: () => Boolean(lines.a.busy || lines.b.busy) };
 })();
