@@ -68,6 +68,7 @@ def test_each_kind_of_control(visit: Visit) -> None:
     visit.control("world.clients").locator("input[type=range]").focus()
     page.keyboard.press("Home")
     visit.says("clients = 1\n")
+    assert visit.control("world.clients").locator("input[type=range]").get_attribute("aria-valuetext") == "1"
     visit.control("world.clients").locator("input[type=number]").fill("20")
     page.keyboard.press("Tab")
     # Another scheduler; a number or a word; true or false; text of one's own.

@@ -40,6 +40,7 @@
     const box = make("input", { type: "number", id, step: control.kind === "whole" ? 1 : "any" });
     const least = control.least ?? control.above;
     if (least !== null && least !== undefined) box.min = least;
+    const speak = () => slider.setAttribute("aria-valuetext", box.value); // its place is no figure
     function show() {
       const value = get();
       box.value = typeof value === "number" ? value : "";
@@ -47,9 +48,11 @@
       const place = by.to(value);
       if (!control.powers && place > Number(slider.max)) slider.max = place;
       slider.value = place;
+      speak();
     }
     slider.addEventListener("input", () => {
       box.value = by.from(slider.value);
+      speak();
       set(Number(box.value), false);
     });
     slider.addEventListener("change", () => {
