@@ -13,7 +13,7 @@ from pipecycle.schedule.plan import Run
 from pipecycle.world.harvest import Always
 from pipecycle.world.lineage import Kind
 
-# One unit comes in every slot, a session takes two and its report one; client 0 starts in slot 0 and client 1 in slot 2.
+# One unit comes in every slot, a session costs two and its report one; client 0 starts in slot 0, client 1 in slot 2.
 STAGGERED = {"clients": 2, "session": 2, "slots": 8, "initial": np.array([2.0, 0.0])}
 # Nothing comes in.  Rounds of four slots: sessions in the first three, the report in the last.
 ONCE = {"harvest": 0.0, "clients": 2, "session": 3, "slots": 12, "initial": np.array([16.0, 4.0])}
@@ -117,8 +117,8 @@ def test_a_lost_session_leaves_its_place_and_its_reference() -> None:
 
 
 def test_fedau_weighs_by_the_mean_interval() -> None:
-    """Rounds of four slots with a unit in each.  Client 0 pays 4 for a round and misses the first only; client 1 pays 10
-    and takes part in the rounds 2 and 5."""
+    """Rounds of four slots with a unit in each.  Client 0 pays 4 for a round and misses only the first; client 1
+    pays 10 and takes part in the rounds 2 and 5."""
     world = {"clients": 2, "session": 3, "slots": 24, "costs": Costs(step=np.array([1.0, 3.0]))}
     schedule = plan(FedAU(epoch=4), 1.0, **world)
     weights = [updates(schedule, version) for version in range(1, 6)]

@@ -161,8 +161,8 @@ def test_lags_of_additive_schedules_are_the_ancestrys(policy: str) -> None:
     if policy in ("mifa", "fedvarp", "isolated"):  # memories are used again and again; nothing is published
         assert (len(found.version) == 0) == (policy == "isolated")
     elif policy == "fedasync":  # what it mixes in holds its own reference
-        assert (found.lag.max(), schedule.ancestry.lags.max()) == (0, 11)
-        assert 0.0 < found.step.max() < 0.6 * 7
+        assert (found.lag.max(), schedule.ancestry.lags.max()) == (0, 19)
+        assert 0.6 <= found.step.max() < 1.0
     else:
         assert sorted(found.update_lag) == sorted(schedule.ancestry.lags)
         assert policy in WEIGHTED or np.allclose(found.step, 1.0)
