@@ -74,7 +74,8 @@ def test_nothing_stalls_and_energy_is_conserved(
     nodes[POOR]["harvest"] = "bernoulli:0.05"
     live = federation(run_it=False, app=spy.app, policy=policy, policy_settings=ALL.get(policy, "{}"), clock=clock,
                       clients=CLIENTS, slots=SLOTS, nodes=nodes, session=SESSION,
-                      harvest="bernoulli:0.6", initial=3.0, capacity=CAPACITY, slack=2, slot_seconds=5.0, deadline=65.0, margin=5.0)  # fmt: skip
+                      harvest="bernoulli:0.6", initial=3.0, capacity=CAPACITY, slack=2,
+                      slot_seconds=5.0, deadline=65.0, margin=5.0)  # fmt: skip
     grid = live.grid
 
     def fault(client: int, message: Message, now: float) -> str | None:
