@@ -40,16 +40,20 @@ class FedAsync(Asynchronous):
         self.out[clients] = True
 
     def receive(self, clients: Ints, sessions: Ints) -> None:
-        steps = np.arange(self.steps, self.steps + len(sessions))
+        count = len(sessions)
+        steps = np.arange(self.steps, self.steps + count)
         mixing = self.mixing * staleness(steps - self.seen[clients])
-        # What is left of the server's model, and of each mixed in, after those that follow.
-        left = np.append(np.cumprod((1.0 - mixing)[::-1])[::-1], 1.0)
-        weights = mixing * left[1:]
-        named = np.append(self.lineage.published, self.fleet.reference[clients])
-        versions, place = np.unique(named, return_inverse=True)
-        coefficients = np.bincount(place, np.append(left[0], weights)).astype(np.float64)
-        self.lineage.publish(self.lineage.combine(versions, coefficients, sessions, weights))
-        self.steps += len(sessions)
+        left = np.ones(count + 1)  # of the server's model, and of each that is mixed in, after those that follow
+        np.multiply.accumulate((1.0 - mixing)[::-1], out=left[-2::-1])
+        # Sessions in the order of their beginning have references in the order of theirs.
+        named, parts = np.empty(count + 1, np.int64), np.empty(count + 1)
+        named[:count], named[count] = self.fleet.reference[clients], self.lineage.published
+        parts[:count], parts[count] = mixing * left[1:], left[0]
+        first = np.ones(count + 1, bool)
+        np.not_equal(named[1:], named[:-1], out=first[1:])
+        coefficients = np.bincount(first.cumsum() - 1, parts).astype(np.float64, copy=False)
+        self.lineage.publish(self.lineage.combine(named[first], coefficients, sessions, parts[:count]))
+        self.steps += count
         self.out[clients] = False
 
     def references(self) -> list[int]:
