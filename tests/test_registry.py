@@ -74,6 +74,7 @@ def test_text_becomes_the_declared_type() -> None:
     ("name", "options", "reason"),
     [
         ("pipecycel", {}, "did you mean 'pipecycle'"),
+        ("fedprox", {}, "a setting of training, for every scheduler: train.proximal"),
         ("pipecycle", {"group": "2"}, "did you mean 'groups'"),
         ("pipecycle", {"groups": "two"}, "groups = two: needs a whole number"),
         ("pipecycle", {"groups": "0"}, "groups = 0: needs at least 1 concurrent group"),
