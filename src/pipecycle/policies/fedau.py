@@ -8,7 +8,7 @@ interval that ends with a participation counts from the next one on, and until t
 the authors' code.
 
 Ours: rounds are MIFA's epochs (`rounds.py`), and taking part is a matter of energy; the server's learning rate is 1;
-clients count alike whatever their samples, as in the paper.
+clients count alike whatever their samples, as in its paper.
 """
 
 from __future__ import annotations

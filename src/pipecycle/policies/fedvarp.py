@@ -3,11 +3,11 @@
 The server remembers the last update y_i of every client, and what has just arrived corrects the mean of what it
 remembers: x <- x + (1 / |S|) sum over S of (update_i - beta y_i) + (beta / N) sum over all of y_j, and then y_i becomes
 update_i.  FedVARP has beta = 1; below it memories count for less, as in FedStale (Rodio and Neglia 2024), down to beta
-= 0, which would be FedAvg on this clock (`mifa` with `use_memory = false`).
+= 0, which would be FedAvg with this timing (`mifa` with `use_memory = false`).
 
-Ours: rounds are MIFA's epochs (`rounds.py`), and S is whoever had the energy, where the paper draws a fixed number;
+Ours: rounds are MIFA's epochs (`rounds.py`), and S is whoever had the energy, where its paper draws a fixed number;
 memories start at zero; in a round without updates nothing happens; clients count alike whatever their samples, as in
-the paper.  Where the learning rate decays, memories count at the present rate, as MIFA's do.
+its paper.  Where the learning rate decays, memories count at the present rate, as MIFA's do.
 """
 
 from __future__ import annotations

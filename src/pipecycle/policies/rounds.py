@@ -2,7 +2,8 @@
 
 Clients start in slot S - B - 1 of an epoch, from the model that the server serves; they report in its last slot, and
 the server takes its step at the end of that slot.  A client that cannot pay for its report keeps the update, tries
-again at the end of the next epoch, and cannot start meanwhile; it counts in the round in which its update arrives.
+again at the end of the next epoch, and cannot start meanwhile; it counts in the round in which its update arrives.  An
+update that is lost counts in none.
 """
 
 from __future__ import annotations
