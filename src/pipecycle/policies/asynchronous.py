@@ -2,10 +2,9 @@
 
 Ours, where their papers have no batteries: a client is asked to train when it holds the energy of a session and of its
 report, so that no update grows old for want of a unit; a client that cannot send its report after all keeps the update
-and sends it in the first slot in which it can, and does not count among the M meanwhile; a client whose report or session
-is lost is free again.  Who trains is drawn at
-random, as in both papers.  M is two clients in five unless given: as many as PipeCycle has in training, for the same
-energy.
+and sends it in the first slot in which it can, and does not count among the M meanwhile; a client whose report or
+session is lost is free again.  Who trains is drawn at random, as in both papers.  M is two clients in five unless
+given: as many as PipeCycle has in training, for the same energy.
 """
 
 from __future__ import annotations
