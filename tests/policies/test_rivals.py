@@ -9,7 +9,7 @@ import pytest
 
 from pipecycle import Costs, Schedule, plan
 from pipecycle.policies import F3AST, MIFA, FedAsync, FedAU, FedBuff, FedVARP, PipeCycle
-from pipecycle.schedule.plan import Run
+from pipecycle.schedule.plan import Planning
 from pipecycle.world.harvest import Always
 from pipecycle.world.lineage import Kind
 
@@ -83,7 +83,7 @@ def test_fedbuff_weighs_by_samples() -> None:
 
 @pytest.mark.parametrize("policy", [FedAsync, FedBuff])
 def test_at_most_so_many_train_and_they_can_pay_for_their_report(policy: type[FedAsync] | type[FedBuff]) -> None:
-    run = Run(policy(concurrency=3), Always(), 9, 200, session=4)
+    run = Planning(policy(concurrency=3), Always(), 9, 200, session=4)
     for _ in run.steps():
         pass
     schedule = run.schedule()
@@ -104,7 +104,7 @@ def test_asynchronous_schedulers_spend_what_pipecycle_spends() -> None:
 
 
 def test_a_lost_session_leaves_its_place_and_its_reference() -> None:
-    run = Run(FedAsync(concurrency=1), Always(), 2, 20, session=2, initial=3.0)
+    run = Planning(FedAsync(concurrency=1), Always(), 2, 20, session=2, initial=3.0)
     policy, steps = run.policy, run.steps()
     assert isinstance(policy, FedAsync)
     next(steps)

@@ -110,8 +110,8 @@ class FedVARP(Rounds):
         self.memory: dict[int, Model] = {}
 
     def rate(self, slot: int) -> float:
-        recipe = self.run.problem.recipe
-        return float(recipe.sgd.lr * recipe.lr_decay ** (slot / 1000))
+        training = self.run.problem.training
+        return float(training.sgd.lr * training.lr_decay ** (slot / 1000))
 
     def aggregate(self, slot: int) -> None:
         """Memories are kept over the rate they were made with, and used at that of this epoch's sessions."""

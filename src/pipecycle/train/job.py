@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -10,20 +9,18 @@ import torch
 from attrs import evolve, field, frozen
 from torch import Tensor
 
-from pipecycle.checks import MOST_SLOTS, at_least, one_of, some_units
+from pipecycle.checks import some_units
 from pipecycle.errors import InputError
 from pipecycle.schedule.schedule import Schedule
-from pipecycle.schedule.serving import serve, served
+from pipecycle.schedule.serving import serve
 from pipecycle.train.graph import Graph
-from pipecycle.train.history import Checkpoint, EarlyStop, History, Row, Score, checkpoints, current_sessions
+from pipecycle.train.history import Checkpoint, History, Look, Row, Score, checkpoints, current_sessions
 from pipecycle.train.pool import Pool
 from pipecycle.train.problems import Problem, session_numbers
 from pipecycle.train.recipes import evaluate, tabulate
-from pipecycle.train.teachers import Table
+from pipecycle.train.teachers import LogitTable
 from pipecycle.world.lineage import Floats, Kind
 from pipecycle.world.streams import Ints
-
-Callback = Callable[["Job", Row], None]
 
 
 class Probe(Protocol):
@@ -38,20 +35,11 @@ class Probe(Protocol):
 
 
 @frozen
-class Watch:
-    """What is looked at, and when."""
+class Watch(Look):
+    """What is evaluated, and when."""
 
-    every: int = field(default=150, validator=at_least(1, "slot", most=MOST_SLOTS))
-    """Slots between two evaluations."""
-    clients_every: int | None = field(default=None, validator=at_least(1, "slot", most=MOST_SLOTS))
-    """Slots between two means over all clients' own models; None for never."""
     budget: float | None = field(default=None, validator=some_units)
     """Units; adds a checkpoint at the end of the last slot within them."""
-    early_stop: EarlyStop = field(default="off", validator=one_of("off", "literal", "late"))
-    """The paper's rule, as printed or armed late."""
-    served: str | None = field(default=None, validator=served)
-    """Look at the mean of all live chains (`chains`) or of the last K published models (`mean:K`) instead of what the
-    policy publishes."""
 
 
 class Job:
@@ -64,7 +52,6 @@ class Job:
         watch: Watch | None = None,
         *,
         name: str = "",
-        callbacks: tuple[Callback, ...] = (),
         probe: Probe | None = None,
     ) -> None:
         if schedule.clients != len(problem.split):
@@ -77,7 +64,7 @@ class Job:
             )
         self.problem, self.watch = problem, watch or Watch()
         self.name = name or schedule.policy
-        self.callbacks, self.probe = callbacks, probe
+        self.probe = probe
         watch = self.watch
         points = checkpoints(schedule, watch.every, watch.budget, watch.clients_every)
         if watch.served is not None:
@@ -107,7 +94,7 @@ class Job:
     def begin(self, like: Tensor) -> None:
         """Put the initial model on the device; everything starts from it."""
         self.versions, self.updates = Pool(self.problem.size, like), Pool(self.problem.size, like)
-        self.tables: dict[int, Table] = {}
+        self.tables: dict[int, LogitTable] = {}
         self.logits: dict[int, tuple[Tensor, Tensor]] = {}  # sums and counts of sessions that wait for their table
         record = self.schedule.versions
         self.coefficients = torch.from_numpy(record.coefficient * self._present_rates()).to(like)
@@ -122,20 +109,20 @@ class Job:
     def kind(self, session: int) -> tuple[int, bool, bool]:
         """What decides by which operations a session is computed: its steps, whether it has a teacher, and whether its
         logits are collected."""
-        taught = self.graph.teacher[session] >= 0 and self.problem.recipe.distillation != 0.0
+        taught = self.graph.teacher[session] >= 0 and self.problem.training.distillation != 0.0
         return self.steps_of(session), bool(taught), bool(self.graph.table[session] >= 0)
 
     def _steps(self, sessions: Ints) -> int:
         return int(self.lengths[self.schedule.sessions.client[sessions]].sum())
 
     def lr_of(self, session: int) -> float:
-        recipe = self.problem.recipe
-        return float(recipe.sgd.lr * recipe.lr_decay ** (int(self.schedule.sessions.start[session]) / 1000))
+        training = self.problem.training
+        return float(training.sgd.lr * training.lr_decay ** (int(self.schedule.sessions.start[session]) / 1000))
 
     def _present_rates(self) -> Floats:
         """A factor on every coefficient: remembered updates count at the present learning rate (Gu et al. 2021 store
         update / lr and multiply by the lr of the round), which is that of a session that is received now."""
-        record, decay = self.schedule.versions, self.problem.recipe.lr_decay
+        record, decay = self.schedule.versions, self.problem.training.lr_decay
         factors = np.ones(len(record.base))
         terms = np.flatnonzero(record.kind[record.base] == Kind.MEMORY)
         if decay != 1.0 and len(terms):
@@ -267,8 +254,6 @@ class Job:
                 self.snapshots.clear()
             elif self._next is not None and self._next.version != point.version:
                 self.snapshots.pop(point.version, None)
-            for callback in self.callbacks:
-                callback(self, self.history.rows[-1])
 
     def recall(self, rows: list[Row], ended: str | None) -> None:
         """What was recorded before a resume."""
