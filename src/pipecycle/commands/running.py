@@ -37,6 +37,7 @@ from pipecycle.data.augment import FORMS
 from pipecycle.files import writable_folder
 from pipecycle.runs.config import Config
 from pipecycle.runs.folders import clear
+from pipecycle.runs.planning import check_shares
 from pipecycle.runs.run import RunFolder, train_folders
 from pipecycle.schedule.summary import number
 from pipecycle.screen import lead, screen
@@ -136,6 +137,7 @@ def name(config: Config) -> str:
 
 def _train(folder: RunFolder, device: str, save_every: float, console: Console) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    check_shares(folder.config)
     folder.schedule = planned(folder.config)
     try:
         if console.is_terminal:

@@ -21,7 +21,7 @@ _IID, _SHARES, _LABELS, _POOL, _TEST = range(5)
 
 def iid(task: Task, clients: int, samples: int | None = None, trial: int = 0) -> Split:
     """Disjoint random shares of `samples` each, by default min(300, train // clients)."""
-    samples = _samples(task, clients, samples, trial)
+    samples = samples_each(task, clients, samples, trial)
     order = streams(trial)("split", _IID).permutation(len(task.y_train))
     return _split(order[: clients * samples].reshape(clients, samples), task, trial)
 
@@ -31,7 +31,7 @@ def dirichlet(task: Task, clients: int, samples: int | None = None, alpha: float
 
     Samples of a class are taken without replacement; once it has run out, a client's shares are renormalised
     over the classes that are left.  They always can be: as logarithms no share is ever 0."""
-    samples = _samples(task, clients, samples, trial)
+    samples = samples_each(task, clients, samples, trial)
     ALPHA.of("alpha", alpha)
     draw = streams(trial)
     logs = log_gammas(draw, "split", _SHARES, clients * task.classes, alpha).reshape(clients, task.classes)
@@ -111,7 +111,8 @@ def held_out(task: Task, trial: int = 0) -> Ints:
     return streams(trial)("split", _TEST).sample(np.arange(len(task.y_test)), TEST)
 
 
-def _samples(task: Task, clients: int, samples: int | None, trial: int) -> int:
+def samples_each(task: Task, clients: int, samples: int | None, trial: int = 0) -> int:
+    """Samples of each client; refused if there are not as many."""
     total = len(task.y_train)
     at_least(0).of("trial", trial)
     at_least(1).of("clients", clients)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipecycle.data import CATALOGUE, Split, Task, load, load_split
+from pipecycle.data.partition import samples_each
 from pipecycle.policies.registry import build, parameters, policy_class
 from pipecycle.runs.config import Config
 from pipecycle.schedule.plan import Planning
@@ -38,6 +39,12 @@ def split_of(config: Config) -> Split | None:
     if config.data.split is None:
         return None
     return load_split(Path(config.data.split), task_of(config), trial=config.world.trial)
+
+
+def check_shares(config: Config) -> None:
+    """Refuse more clients than there are samples for, before time is spent on planning."""
+    if config.data.split is None:
+        samples_each(task_of(config), config.world.clients, config.data.samples)
 
 
 def planning(config: Config) -> Planning:
