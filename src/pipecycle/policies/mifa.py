@@ -3,7 +3,8 @@
 The server remembers the last update of every client and moves by the mean over all of them, heard from in this
 epoch or not.  Ours: memories start at zero rather than waiting for everybody, and are kept although the paper's
 sentence leaves them out (`use_memory = false` is that reading).  Where the learning rate decays, the trainer uses
-memories at the present rate, as MIFA's authors do.
+memories at the present rate, as MIFA's authors do.  Where links fail, who could not transmit tries again at the end of
+the next epoch, and a lost update leaves the client's memory as it was.
 """
 
 from __future__ import annotations
@@ -45,10 +46,9 @@ class MIFA:
             if len(ready):
                 self.fleet.start(ready, self.lineage.published)
         if phase == self.period - 1:
-            senders = self.fleet.unsent(self.fleet.to_server)
-            self.received = self.fleet.send(senders, "server")
+            self.received = self.fleet.send(self.fleet.unsent(self.fleet.to_server), "server")
             if self.use_memory:
-                self.memory[senders] = self.lineage.each(self.received)
+                self.memory[self.fleet.client_of(self.received)] = self.lineage.each(self.received)
 
     def references(self) -> list[int]:
         known: list[int] = self.memory[self.memory >= 0].tolist()
