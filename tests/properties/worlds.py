@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipecycle import build
 from pipecycle.policies import REGISTRY
@@ -113,9 +114,8 @@ def holds(name: str, options: dict[str, Any], world: dict[str, Any]) -> Schedule
     last = np.where(sessions.end < 0, schedule.slots - 1, sessions.end)
     steps = (last - sessions.start + 1) * at(fleet.step, sessions.client) + at(fleet.download, sessions.client)
     assert (sessions.spent >= steps).all()
-    assert (sessions.spent == steps)[
-        (sessions.sent < 0) & (sessions.status != Status.LOST) & ~_in(fleet, sessions)
-    ].all()
+    untried = (sessions.sent < 0) & ~_given_up(fleet, len(sessions))
+    assert (sessions.spent == steps)[untried].all()
     lost = sessions.status == Status.LOST
     assert not np.isin(np.flatnonzero(lost), schedule.versions.update).any()
     failed = lost & (last - sessions.start + 1 < at(fleet.length, sessions.client))
@@ -124,8 +124,8 @@ def holds(name: str, options: dict[str, Any], world: dict[str, Any]) -> Schedule
     return schedule
 
 
-def _in(fleet: FieldFleet, sessions: Any) -> Any:
-    tried = np.zeros(len(sessions), bool)
+def _given_up(fleet: FieldFleet, count: int) -> NDArray[np.bool_]:
+    tried = np.zeros(count, bool)
     for some, _ in fleet.given_up:
         tried[some] = True
     return tried

@@ -69,10 +69,12 @@ class Pipeline:
 
     def relay(self) -> int:
         """The hub that has waited longest uploads; the server publishes what it makes of it, and serves it."""
-        hub = next((hub for hub in self.hubs if self.fleet.reaches(hub.client, "server")), None)
-        if hub is None:
+        for place, hub in enumerate(self.hubs):
+            if self.fleet.reaches(hub.client, "server"):
+                break
+        else:
             return self.lineage.published
-        self.hubs.remove(hub)
+        del self.hubs[place]
         if self.fleet.send_one(hub.client, "server") < 0:
             self.lineage.discard(hub.model)
             return self.lineage.published

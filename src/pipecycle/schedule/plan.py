@@ -148,15 +148,15 @@ class Simulated:
     """Batteries that the weather charges, and sessions that end by the clock."""
 
     def __init__(self, fleet: Fleet, weather: Weather, slots: int) -> None:
-        self._fleet, self._peak = fleet, weather.peak
+        self._fleet, self._harvest, self._train, self._peak = fleet, fleet.harvest, fleet.train, weather.peak
         self._rows = rows(weather, fleet.clients, slots)
 
     def begin(self, slot: int) -> None:
         gains, total = next(self._rows)
-        self._fleet.harvest(slot, gains, total, self._peak)
+        self._harvest(slot, gains, total, self._peak)
 
     def end(self, slot: int) -> tuple[Ints, Ints]:
-        return self._fleet.train(), self._fleet.failed
+        return self._train(), self._fleet.failed
 
 
 def _harvest(given: Harvest | float | str) -> Harvest:

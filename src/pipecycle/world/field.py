@@ -4,7 +4,9 @@ What never fails and costs nothing but training and transmissions is in `pipecyc
 has.  Ours, all of it:
 
 * a session's price includes what the battery leaks during it, so that it never breaks off for want of energy;
-* a transmission is tried again in its own slot until it arrives, has been tried often enough or the battery is empty;
+* a transmission is tried again in its own slot until it arrives, has been tried often enough or the battery cannot pay
+  for another try: then it is given up, and the client is free (a member that finished early and idled its reserve away
+  while its group trained gives up without a try);
 * who is out of contact or finds no channel free pays nothing and keeps what it has, as if it had not been asked;
 * windows and channels are about the server; a hub is a neighbour, and only losses happen on the way to it;
 * energy of what will not arrive is lost from the first quantum on: a doomed session's download and steps too.
@@ -23,7 +25,9 @@ from pipecycle.world.fleet import ACTED, TRAINING, Fleet, Payload, Receiver, qua
 from pipecycle.world.links import Air, Links
 from pipecycle.world.streams import Ints
 
-_BUSY = np.uint8(TRAINING | ACTED)
+_BUSY, _NOTHING = np.uint8(TRAINING | ACTED), np.uint8(0)
+PIECE = 1 << 15
+"""Clients that are gone through at a time: few enough to stay in cache."""
 _NOBODY: Ints = np.empty(0, np.int64)
 
 
@@ -57,7 +61,7 @@ class FieldFleet(Fleet):
         self._wasting = 0  # quanta that doomed sessions spend per slot
         self._leaks, self._idles, self._fetches = (bool(np.any(cost)) for cost in (self.leak, self.idle, self.download))
         self._channels = self.links.channels
-        self._room: Ints = np.empty(clients, np.int64)
+        self._pieces = [slice(first, first + PIECE) for first in range(0, clients, PIECE)]
 
     # The slot, in the order of its phases.
 
@@ -65,13 +69,11 @@ class FieldFleet(Fleet):
         super().harvest(slot, gains, total, peak)
         self._channels = self.links.channels
         if self._leaks:
-            self.ledger.leaked += self._drain(np.minimum(self.level, self.leak, out=self._room))
+            self.ledger.leaked += self._drain(self.leak)
 
     def train(self) -> Ints:
         if self._idles:
-            cost = np.minimum(self.level, self.idle, out=self._room)
-            cost *= (self._state & _BUSY) == 0
-            self.ledger.idle += self._drain(cost)
+            self.ledger.idle += self._drain(self.idle, but=_BUSY)
         done = super().train()
         self.ledger.training -= self._wasting
         self.ledger.lost += self._wasting
@@ -134,8 +136,6 @@ class FieldFleet(Fleet):
             clients = self._admitted(clients)
         cost = at(self.price(to, ratio), clients)
         level = self.level[clients]
-        if np.count_nonzero(level < cost):
-            self._refuse_energy(clients, level, cost, f"send to the {to}")
         sessions = self._session[clients]
         self._state[clients] = ACTED
         self._acted = True
@@ -195,10 +195,18 @@ class FieldFleet(Fleet):
         self._wasting += self._steps(self._doomed)
         super()._schedule_ends(clients[~doomed], sessions[~doomed])
 
-    def _drain(self, quanta: Ints) -> int:
-        self.level -= quanta
-        self.drained += quanta
-        return int(quanta.sum())
+    def _drain(self, cost: Quanta, but: np.uint8 = _NOTHING) -> int:
+        """Everybody pays, as far as the battery goes, except who has one of the bits `but` set; the sum of it."""
+        total = 0
+        for piece in self._pieces:
+            level = self.level[piece]
+            gone = np.minimum(level, cost if isinstance(cost, int) else cost[piece])
+            if but:
+                gone *= (self._state[piece] & but) == 0
+            level -= gone
+            self.drained[piece] += gone
+            total += int(gone.sum())
+        return total
 
 
 def _total(cost: Quanta, clients: Ints) -> int:
