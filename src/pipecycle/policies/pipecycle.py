@@ -21,7 +21,7 @@ from pipecycle.world.lineage import Kind
 from pipecycle.world.streams import Ints
 
 
-@frozen
+@frozen(eq=False)
 class Hub:
     """A client that keeps its group's model until it is asked for."""
 
@@ -69,12 +69,10 @@ class Pipeline:
 
     def relay(self) -> int:
         """The hub that has waited longest uploads; the server publishes what it makes of it, and serves it."""
-        for place, hub in enumerate(self.hubs):
-            if self.fleet.reaches(hub.client, "server"):
-                break
-        else:
+        hub = next((hub for hub in self.hubs if self.fleet.reaches(hub.client, "server")), None)
+        if hub is None:
             return self.lineage.published
-        del self.hubs[place]
+        self.hubs.remove(hub)
         if self.fleet.send_one(hub.client, "server") < 0:
             self.lineage.discard(hub.model)
             return self.lineage.published

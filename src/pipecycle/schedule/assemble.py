@@ -21,6 +21,7 @@ from pipecycle.schedule.schedule import (
 )
 from pipecycle.schedule.verify import IN_THE_FIELD, LEDGER
 from pipecycle.world.contract import Policy
+from pipecycle.world.devices import Devices
 from pipecycle.world.energy import at
 from pipecycle.world.field import FieldFleet
 from pipecycle.world.fleet import Fleet
@@ -31,9 +32,17 @@ _NONE: Ints = np.empty(0, np.int64)
 
 
 def about(
-    policy: Policy, fleet: Fleet, *, trial: int, harvest: str, horizon: int, budget: float | None
+    policy: Policy,
+    fleet: Fleet,
+    *,
+    trial: int,
+    harvest: str,
+    horizon: int,
+    budget: float | None,
+    devices: Devices | None = None,
 ) -> dict[str, Any]:
     """What a schedule says of itself."""
+    own = {} if devices is None else {"fleet": str(devices), "joules": devices.joules, "slot_seconds": devices.seconds}
     number = revision(type(policy))
     return {
         "policy": policy.name,
@@ -45,6 +54,7 @@ def about(
         "harvest": harvest,
         "horizon": horizon,
         "budget": budget,
+        **{key: value for key, value in own.items() if value is not None},
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from pipecycle.schedule.assemble import about, record
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.slots import steps
 from pipecycle.world.contract import Policy, World
+from pipecycle.world.devices import Devices
+from pipecycle.world.devices_file import load
 from pipecycle.world.energy import Costs, quanta, show
 from pipecycle.world.field import FieldFleet
 from pipecycle.world.fleet import Fleet
@@ -40,12 +43,15 @@ def plan(
     leak: ArrayLike = 0.0,
     links: Links | None = None,
     samples: ArrayLike | None = None,
+    fleet: Devices | str | Path | None = None,
 ) -> Schedule:
     """The schedule of a policy: `slots` slots, or up to the first at whose end `budget` units have been spent.
 
     `harvest` may be a charging probability, or a description such as `markov:0.3,10`.  `session`, `capacity`,
     `initial`, `leak` (units a slot), `samples` and the costs are one figure for all clients or one per client.
-    Updates count by `samples`, those that a session uses (`Problem.samples`); without them they count alike."""
+    Updates count by `samples`, those that a session uses (`Problem.samples`); without them they count alike.
+    `fleet` is a file of devices, one of our own by name, or `Devices`; costs, leaks and links are then the fleet's, and
+    `session`, `capacity`, `initial` and `harvest` are those of devices that do not say."""
     run = Run(
         policy,
         harvest,
@@ -60,6 +66,7 @@ def plan(
         leak=leak,
         links=links,
         samples=samples,
+        fleet=fleet,
     )
     for _ in run.steps():
         pass
@@ -79,7 +86,8 @@ class Run:
         session: ArrayLike = 20,
         budget: float | None = None,
         trial: int = 0,
-        **fleet: Any,
+        fleet: Devices | str | Path | None = None,
+        **usual: Any,
     ) -> None:
         at_least(1, "client", most=MOST_CLIENTS).of("clients", clients)
         at_least(1, "slot", most=MOST_SLOTS).of("slots", slots)
@@ -89,7 +97,20 @@ class Run:
         clients, slots, trial = int(clients), int(slots), int(trial)
         self.policy, self.slots, self.trial, self.budget = policy, slots, trial, budget
         self.harvest = _harvest(harvest)
-        self.fleet = fleet_of(policy, clients, trial, session=session, **fleet)
+        self.devices = load(fleet) if isinstance(fleet, str | Path) else fleet
+        if self.devices is not None:
+            clients = self.devices.clients(clients)
+            usual["samples"] = self.devices.samples(clients) if usual.get("samples") is None else usual["samples"]
+            own = self.devices.world(
+                clients,
+                session=session,
+                capacity=usual.pop("capacity", 1e6),
+                initial=usual.pop("initial", 0.0),
+                harvest=self.harvest,
+            )
+            session, self.harvest = own.pop("session"), own.pop("harvest")
+            usual |= own
+        self.fleet = fleet_of(policy, clients, trial, session=session, **usual)
         if np.any(self.fleet.to_train > self.fleet.capacity):
             held, need = int(np.min(self.fleet.capacity)), int(np.max(self.fleet.to_train))
             raise InputError(f"capacity = {show(held)}: a session needs {show(need)} units in the battery")
@@ -117,6 +138,7 @@ class Run:
             harvest=str(self.harvest),
             horizon=self.slots,
             budget=self.budget,
+            devices=self.devices,
         )
         return record(meta, self.fleet, self.lineage)
 

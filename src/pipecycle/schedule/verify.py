@@ -58,6 +58,11 @@ def _meta(meta: dict[str, Any]) -> None:
     at_least(0).of("trial", meta["trial"])
     if "horizon" in meta:
         at_least(1, most=checks.MOST_SLOTS).of("horizon", meta["horizon"])
+    if "fleet" in meta:
+        checks.text.of("fleet", meta["fleet"])
+    for name in ("joules", "slot_seconds"):
+        if name in meta:
+            checks.number(above=0).of(name, meta[name])
     if meta.get("budget") is not None:
         checks.some_units.of("budget", meta["budget"])
 

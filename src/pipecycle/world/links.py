@@ -66,6 +66,10 @@ class Windows:
     """A client's windows do not overlap."""
     period: int | None = field(default=None, validator=at_least(1, "slot", most=MOST_SLOTS))
 
+    @property
+    def rows(self) -> tuple[Ints, Ints, Ints]:
+        return self.client, self.first, self.last
+
 
 @frozen(eq=False)
 class Links:
