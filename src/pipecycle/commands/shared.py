@@ -25,6 +25,9 @@ Slots = Annotated[int | None, typer.Option(help="Horizon in slots. \\[default: 1
 Budget = Annotated[float | None, typer.Option(help="Stop once the fleet has spent this many units.")]
 Trial = Annotated[int | None, typer.Option(help="Picks weather and every random choice. \\[default: 0]")]
 HarvestSpec = Annotated[str | None, typer.Option(metavar="SPEC", help=f"Instead of --delta: {FORMS}.")]
+Fleet = Annotated[
+    str | None, typer.Option(help="A file of devices (.toml or .csv), or phones, boards, microcontrollers, satellites.")
+]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="A TOML file with any of this; what is given here wins over it.")
 ]

@@ -17,7 +17,7 @@ import attrs
 from attrs import frozen
 
 from pipecycle.checks import seconds
-from pipecycle.data import Task, load, load_split
+from pipecycle.data import Split, Task, dirichlet, iid, load, load_split
 from pipecycle.errors import InputError
 from pipecycle.files import reason, tidy, write
 from pipecycle.policies.registry import build, parameters, policy_class, revision
@@ -27,6 +27,7 @@ from pipecycle.schedule.plan import Run
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.summary import summarise
 from pipecycle.stopping import Interrupted, Stop, die_with_parent
+from pipecycle.world.devices_file import load as load_fleet
 from pipecycle.world.specs import parse_harvest
 from pipecycle.world.streams import Ints
 
@@ -58,6 +59,13 @@ def _task(name: str, scale: str | None) -> Task:
     return load(name, scale)
 
 
+@cache
+def _judged_in_training(name: str, scale: str | None) -> Task:
+    """The task with its training samples in the place of its test samples: validation samples are among them."""
+    task = _task(name, scale)
+    return attrs.evolve(task, x_test=task.x_train, y_test=task.y_train)
+
+
 def prepare(config: Config) -> tuple[Schedule, Problem]:
     """The schedule and the problem of a configuration; nothing is written."""
     learnt = problem_of(config)
@@ -68,19 +76,28 @@ def problem_of(config: Config) -> Problem:
     """What a configuration learns."""
     from pipecycle.train.problems import problem
 
-    world, data, train = config.world, config.data, config.train
+    data, trial = config.data, config.world.trial
     task = _task(data.name, data.scale)
-    split = None if data.split is None else load_split(Path(data.split), task, trial=world.trial)
-    return problem(
-        task,
-        train.model,
-        clients=world.clients if split is None else len(split),
-        alpha=data.alpha,
-        samples=data.samples,
-        trial=world.trial,
-        split=split,
-        recipe=recipe_of(train),
-    )
+    split = split_of(config, task)
+    if config.look.on == "validation":
+        task, split = _judged_in_training(data.name, data.scale), attrs.evolve(split, test=split.validation)
+    return problem(task, config.train.model, trial=trial, split=split, recipe=recipe_of(config.train))
+
+
+def split_of(config: Config, task: Task) -> Split:
+    """Who holds what, which samples test, and which are held back for choosing settings."""
+    world, data = config.world, config.data
+    if data.split is not None:
+        split = load_split(Path(data.split), task, trial=world.trial)
+        return split if data.validation is None else split.hold_back(data.validation, task, world.trial)
+    held = data.validation or 0
+    sizes = None if world.fleet is None else load_fleet(world.fleet).samples(world.clients)
+    samples = data.samples if sizes is None else int(sizes.max())
+    if data.alpha is None:
+        split = iid(task, world.clients, samples, world.trial, held)
+    else:
+        split = dirichlet(task, world.clients, samples, data.alpha, world.trial, held)
+    return split if sizes is None else split.trimmed(sizes, world.trial)
 
 
 def recipe_of(train: Train) -> Recipe:
@@ -103,7 +120,10 @@ def with_upload_ratio(config: Config, classes: int, size: int) -> dict[str, Any]
 def planning_needs(config: Config, learnt: Problem) -> tuple[dict[str, Any], int, Ints | None]:
     """What planning has to know of the problem: the policy's settings, the clients, and samples if they differ."""
     settings = with_upload_ratio(config, learnt.task.classes, learnt.size)
-    used = learnt.samples(config.world.session)
+    world, clients = config.world, len(learnt.split)
+    used = learnt.samples(
+        world.session if world.fleet is None else load_fleet(world.fleet).lengths(clients, world.session)
+    )
     return settings, len(learnt.split), None if (used == used[0]).all() else used
 
 
@@ -124,6 +144,7 @@ def planning(
         capacity=world.capacity,
         initial=world.initial,
         samples=samples,
+        fleet=world.fleet,
     )
 
 

@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 from attrs import define, field, frozen
 
-from pipecycle.schedule.schedule import Schedule
+from pipecycle.schedule.schedule import Schedule, Status
 from pipecycle.world.energy import UNIT
 from pipecycle.world.streams import Ints
 
@@ -90,9 +90,9 @@ def checkpoints(
 
 
 def current_sessions(schedule: Schedule, slot: int) -> Ints:
-    """Each client's last session that ended before `slot` slots had elapsed, -1 for none."""
+    """Each client's last session that ended before `slot` slots had elapsed and was not lost, -1 for none."""
     sessions = schedule.sessions
-    ended = np.flatnonzero((sessions.end >= 0) & (sessions.end < slot))
+    ended = np.flatnonzero((sessions.end >= 0) & (sessions.end < slot) & (sessions.status != Status.LOST))
     last = np.full(schedule.clients, -1)
     last[sessions.client[ended]] = ended  # rows are in order of start, and a client's sessions do not overlap
     return last

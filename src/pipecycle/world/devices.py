@@ -1,7 +1,7 @@
 """Fleets of different devices, from a TOML file of classes or a CSV file with a row per device.
 
-`pipecycle.world.devices_file.load` reads one; `Devices.world` says what a planning run is given.  The digest is of what the file means: comments,
-order of keys and the writing of numbers are no part of it, and files that it names are.
+`pipecycle.world.devices_file.load` reads one; `Devices.world` says what a planning run is given.  The digest is of what
+the file means: comments, order of keys and the writing of numbers are no part of it, and files that it names are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from attrs import frozen
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pipecycle.errors import InputError
 from pipecycle.world.energy import UNIT, Costs
@@ -94,17 +94,20 @@ class Devices:
         sizes[rest] += 1
         return sizes
 
-    def lengths(self, clients: int, usual: int) -> int | Ints:
-        """Session lengths in slots."""
-        lengths = self._spread("session", clients, usual)
-        return usual if lengths.ndim == 0 else lengths.astype(np.int64)
+    def lengths(self, clients: int, usual: ArrayLike) -> Ints:
+        """Session lengths in slots: one for all, or one per client."""
+        if not _told(self.columns["session"]):
+            return np.asarray(usual)
+        return self._spread("session", clients, usual).astype(np.int64)
 
     def samples(self, clients: int) -> Ints | None:
         """What every client holds; None if the file does not say."""
         samples = self._spread("samples", clients, np.nan)
         return None if np.isnan(samples).any() else samples.astype(np.int64)
 
-    def world(self, clients: int, *, session: int, capacity: float, initial: float, harvest: Harvest) -> dict[str, Any]:
+    def world(
+        self, clients: int, *, session: ArrayLike, capacity: ArrayLike, initial: ArrayLike, harvest: Harvest
+    ) -> dict[str, Any]:
         """The arguments of `plan` that this fleet decides; what is given here is for classes that do not say."""
         column = {key: self._spread(key, clients, usual) for key, usual in USUAL.items()}
         costs = Costs(**{key: column[key] for key in ("step", "to_hub", "to_server", "download", "idle")})
@@ -144,12 +147,13 @@ class Devices:
         worth = np.floor(np.broadcast_to(gain, (clients,)) * UNIT).astype(np.int64)
         return Mixed(tuple(found), worth, f"fleet:{self}")
 
-    def _spread(self, key: str, clients: int, usual: float) -> Floats:
+    def _spread(self, key: str, clients: int, usual: ArrayLike) -> Floats:
         """One figure for all, or one per client."""
         column = self.columns[key]
         if not _told(column):
             return np.asarray(usual, np.float64)
-        return np.where(np.isnan(column), usual, column)[self.kinds(clients)]
+        each = column[self.kinds(clients)]
+        return np.where(np.isnan(each), usual, each)
 
 
 def _told(column: Floats) -> bool:
