@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all cpu-test lint format bench bench-rivals browser-test ray-test flower-test flower-chaos clean
+.PHONY: demo test test-all cpu-test worlds-test lint format bench bench-rivals browser-test ray-test flower-test flower-chaos clean
 
 demo: $(VENV)/.installed  ## the main job on embedded data
 	$(BIN)/pipecycle compare
@@ -17,6 +17,9 @@ test-all: lint  ## the same with the slow ones
 cpu-test: $(VENV)/.installed  ## training and theory with the oldest instructions a CPU has: no test rests on a last bit
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 \
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" tests/train tests/theory
+
+worlds-test: $(VENV)/.installed  ## 10,000 random worlds in which everything fails, every policy, energy to the quantum
+	$(BIN)/python -m pytest -n auto -m slow tests/properties/test_rough_worlds.py
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -161,7 +161,7 @@ def _about(schedule: Schedule, number: int, members: Ints, facts: tuple[int, int
     fell = [
         f"{int((status == one).sum())} {one.name.lower()}" for one in (Status.LOST, Status.DECLINED) if one in status
     ]
-    if fell:  # live only
+    if fell:
         lines.append(", ".join(fell))
     if schedule.meta["grouping"] is not None:
         lines.insert(1, f"client{'' if alone else 's'} {who}{more}")

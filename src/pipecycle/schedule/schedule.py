@@ -157,11 +157,14 @@ class Energy:
         return np.asarray(sum(self.purposes.values()), np.int64)
 
     @property
+    def drains_by_cause(self) -> dict[str, Array]:
+        """What is neither spent nor stored nor overflowed, as running totals."""
+        return {} if self.idle is None or self.leaked is None else {"idle": self.idle, "leaked": self.leaked}
+
+    @property
     def drains(self) -> Ints:
         """Idled away and leaked."""
-        if self.idle is None or self.leaked is None:
-            return np.zeros(len(self.harvested), np.int64)
-        return np.asarray(self.idle + self.leaked, np.int64)
+        return np.asarray(sum(self.drains_by_cause.values(), np.zeros_like(self.harvested)), np.int64)
 
     @property
     def stored(self) -> Ints:
