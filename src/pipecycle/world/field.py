@@ -21,11 +21,10 @@ from numpy.typing import ArrayLike
 
 from pipecycle.errors import BusyError
 from pipecycle.world.energy import Costs, Quanta, at, uniform
-from pipecycle.world.fleet import ACTED, TRAINING, Fleet, Payload, Receiver, quanta_per_client
+from pipecycle.world.fleet import ACTED, Fleet, Payload, Receiver, quanta_per_client
 from pipecycle.world.links import Air, Links
 from pipecycle.world.streams import Ints
 
-_BUSY, _NOTHING = np.uint8(TRAINING | ACTED), np.uint8(0)
 PIECE = 1 << 15
 """Clients that are gone through at a time: few enough to stay in cache."""
 _NOBODY: Ints = np.empty(0, np.int64)
@@ -59,8 +58,13 @@ class FieldFleet(Fleet):
         self._fails: dict[int, list[tuple[Ints, Ints]]] = {}
         self._doomed: Ints = _NOBODY  # of the clients that were started last
         self._wasting = 0  # quanta that doomed sessions spend per slot
-        self._leaks, self._idles, self._fetches = (bool(np.any(cost)) for cost in (self.leak, self.idle, self.download))
+        self._fetches, self._idles = bool(np.any(self.download)), bool(np.any(self.idle))
         self._channels = self.links.channels
+        # What drains from every battery in a slot: the leak, and of those who rest the price of idling.
+        self._due: Ints = np.zeros(clients, np.int64) + self.leak + self.idle
+        self._drains = bool(self._due.any())
+        self._busy: list[Ints] = []  # who transmits before the drain of this slot, and does not idle
+        self._drained = False  # in this slot?
         self._pieces = [slice(first, first + PIECE) for first in range(0, clients, PIECE)]
 
     # The slot, in the order of its phases.
@@ -68,19 +72,22 @@ class FieldFleet(Fleet):
     def harvest(self, slot: int, gains: Ints, total: int, peak: int) -> None:
         super().harvest(slot, gains, total, peak)
         self._channels = self.links.channels
-        if self._leaks:
-            self.ledger.leaked += self._drain(self.leak)
+        self._drained = False
 
     def train(self) -> Ints:
-        if self._idles:
-            self.ledger.idle += self._drain(self.idle, but=_BUSY)
+        if self._drains:
+            self._drain()
+        ended = self._ends.get(self.slot, ())
         done = super().train()
+        for clients, _ in ended:
+            self._rest(clients)
         self.ledger.training -= self._wasting
         self.ledger.lost += self._wasting
         broken = self._fails.pop(self.slot, [])
         for clients, _ in broken:
             self._state[clients] = ACTED
             self._acted = True
+            self._rest(clients)
             self._burn[clients] = 0
             steps = self._steps(clients)
             self._burning -= steps
@@ -121,6 +128,7 @@ class FieldFleet(Fleet):
         payload: Payload = "update",
     ) -> Ints:
         sessions = super().start(clients, reference, need, teacher=teacher, payload=payload)
+        self._rest(clients, -1)
         if self._fetches:
             cost = at(self.download, clients)
             self.level[clients] -= cost
@@ -139,6 +147,9 @@ class FieldFleet(Fleet):
         sessions = self._session[clients]
         self._state[clients] = ACTED
         self._acted = True
+        if not self._drained:
+            self._busy.append(clients)
+            self._rest(clients, -1)
         needed = self.air.tries(clients, to)
         if needed is None:
             needed = np.ones(len(clients), np.int64)
@@ -195,18 +206,28 @@ class FieldFleet(Fleet):
         self._wasting += self._steps(self._doomed)
         super()._schedule_ends(clients[~doomed], sessions[~doomed])
 
-    def _drain(self, cost: Quanta, but: np.uint8 = _NOTHING) -> int:
-        """Everybody pays, as far as the battery goes, except who has one of the bits `but` set; the sum of it."""
-        total = 0
+    def _drain(self) -> None:
+        """Batteries leak, and who rests pays for idling, as far as the battery goes."""
+        leaked = idled = 0
         for piece in self._pieces:
-            level = self.level[piece]
-            gone = np.minimum(level, cost if isinstance(cost, int) else cost[piece])
-            if but:
-                gone *= (self._state[piece] & but) == 0
+            level, due = self.level[piece], self._due[piece]
+            gone = np.minimum(level, due)
             level -= gone
             self.drained[piece] += gone
-            total += int(gone.sum())
-        return total
+            leak = np.minimum(gone, self.leak if isinstance(self.leak, int) else self.leak[piece])
+            leaked += int(leak.sum())
+            idled += int(gone.sum())
+        self.ledger.leaked += leaked
+        self.ledger.idle += idled - leaked
+        for clients in self._busy:
+            self._rest(clients)
+        self._busy.clear()
+        self._drained = True
+
+    def _rest(self, clients: Ints, times: int = 1) -> None:
+        """From now on the clients pay for idling; with -1 they no longer do."""
+        if self._idles:
+            self._due[clients] += times * at(self.idle, clients)
 
 
 def _total(cost: Quanta, clients: Ints) -> int:

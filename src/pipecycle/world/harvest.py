@@ -71,9 +71,10 @@ class Chance:
     def __call__(self, lanes: Lanes, ties: np.random.Philox) -> NDArray[np.bool_]:
         hits: NDArray[np.bool_] = lanes < self.threshold
         if not self.exact:
-            where = np.nonzero(lanes == self.threshold)
-            if len(where[0]):
-                hits[where] = raw(ties, len(where[0])) < np.broadcast_to(self.rest, lanes.shape)[where]
+            tied = np.flatnonzero(lanes == self.threshold)
+            if len(tied):
+                rest = self.rest if self.rest.ndim == 0 else self.rest[tied % lanes.shape[-1]]
+                hits.reshape(-1)[tied] = raw(ties, len(tied)) < rest
         return hits
 
 
@@ -237,9 +238,13 @@ class _Parts:
             self.out = np.empty((slots, self.clients), np.int64)
         out = self.out[:slots]
         for weather, where in self.parts:
-            out[:, where] = weather.block(slots)
+            if self.gain is None:
+                out[:, where] = weather.block(slots)
+            elif isinstance(where, slice):
+                np.multiply(weather.block(slots), self.gain[where], out=out[:, where])
+            else:
+                out[:, where] = weather.block(slots) * self.gain[where]
         if self.gain is not None:
-            out *= self.gain
             out >>= 20
         return out
 

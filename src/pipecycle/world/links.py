@@ -165,9 +165,10 @@ class _Passes:
     def __init__(self, passes: Passes, clients: int, lots: Lots) -> None:
         self._period = _per_client(passes.period, clients, "contact_period")
         self._length = np.ceil(_per_client(passes.share, clients, "contact_share") * self._period).astype(np.int64)
-        everybody = np.arange(clients)
-        drawn = unit(lots(everybody, np.zeros_like(everybody))[0])
-        self._phase = np.minimum(np.floor(drawn * self._period).astype(np.int64), self._period - 1)
+        some = np.flatnonzero(self._period > 1)
+        drawn = unit(lots(some, np.zeros_like(some))[0])
+        self._phase = np.zeros(clients, np.int64)
+        self._phase[some] = np.minimum(np.floor(drawn * self._period[some]).astype(np.int64), self._period[some] - 1)
 
     def open(self, clients: Ints, slot: int) -> Flags:
         within: Flags = (slot + self._phase[clients]) % self._period[clients] < self._length[clients]

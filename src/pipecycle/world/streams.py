@@ -64,6 +64,7 @@ class Stream:
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _WEYL = 0x9E3779B9, 0xBB67AE85
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+_PIECE = 1 << 13  # few enough to stay in cache
 
 
 class Lots:
@@ -77,11 +78,14 @@ class Lots:
         self._keys = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
     def __call__(self, first: Ints, second: Ints) -> tuple[Words, Words]:
-        nothing = np.zeros(len(first), np.uint64)
-        a, b, c, d = philox(
-            first.astype(np.uint64) & _LOW, second.astype(np.uint64) & _LOW, nothing, nothing, *self._keys
-        )
-        return a << _HALF | b, c << _HALF | d
+        one, two = np.empty(len(first), np.uint64), np.empty(len(first), np.uint64)
+        for begin in range(0, len(first), _PIECE):
+            piece = slice(begin, begin + _PIECE)
+            a, b = first[piece].astype(np.uint64) & _LOW, second[piece].astype(np.uint64) & _LOW
+            nothing = np.zeros(len(a), np.uint64)
+            a, b, c, d = philox(a, b, nothing, nothing, *self._keys)
+            one[piece], two[piece] = a << _HALF | b, c << _HALF | d
+        return one, two
 
 
 def philox(a: Words, b: Words, c: Words, d: Words, key: int, other: int) -> tuple[Words, Words, Words, Words]:
