@@ -32,6 +32,7 @@ format: $(VENV)/.installed
 
 bench: $(VENV)/.installed  ## speed, each as a ratio to something else measured in the same run
 	$(BIN)/python benchmarks/plan_speed.py
+	$(BIN)/python benchmarks/field_speed.py
 
 bench-rivals: .venv-rivals/.installed  ## lenet on one core against a plain loop, pfl-research and Flower
 	.venv-rivals/bin/python benchmarks/cpu_rivals.py

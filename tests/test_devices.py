@@ -231,3 +231,51 @@ def test_our_examples_can_be_planned(name: str) -> None:
     assert figures["hours"] == 1500 * devices.seconds / 3600
     assert figures["joules"]["spent"] == pytest.approx(figures["energy"]["spent"] * devices.joules)
     assert "J spent in" in sentences(figures)["physically"]
+
+
+def test_reports_speak_of_losses_joules_and_hours(tmp_path: Path) -> None:
+    from pipecycle.report.alternatives import _percent
+    from pipecycle.report.records import load as records
+    from pipecycle.report.tables import summary_rows, tables
+
+    for name, fleet in (("rough", "satellites"), ("usual", None)):
+        plan(build("fedavg"), clients=20, slots=600, fleet=fleet).save(tmp_path / f"{name}.npz")
+    groups = records([tmp_path / "rough.npz", tmp_path / "usual.npz"])
+    assert [group.label for group in groups] == ["fedavg harvest=bernoulli:0.5 fleet=none", "fedavg fleet=satellites"]
+    energy = next(table for table in tables(groups) if table.title.startswith("Where the energy went"))
+    assert {"Downloads", "Lost", "Idled away", "Leaked", "Hours"} < set(energy.head)
+    cells = dict(zip(energy.head, energy.cells[-1], strict=True))
+    assert cells["Hours"] == "10"
+    assert cells["Spent, physically"].endswith("MJ")
+    row = summary_rows(groups)[1]
+    assert row["spent"] == pytest.approx(
+        sum(row[key] for key in ("training", "to_hub", "to_server", "download", "lost"))
+    )
+    assert "% lost" in _percent(row)
+    plain = next(table for table in tables(groups[:1]) if table.title.startswith("Where the energy went"))
+    assert "Lost" not in plain.head
+    assert "Hours" not in plain.head
+
+
+def test_a_fleet_in_every_command(tmp_path: Path) -> None:
+    """plan, run, compare and a sweep with the same file, on the same clients."""
+    import json
+
+    from tests.commands import pipecycle
+
+    written(tmp_path, TWO.replace("count = 3", "count = 6").replace("count = 2", "count = 4"))
+    common = ("--fleet", "fleet.toml", "--slots", "120", "--json")
+    planned = json.loads(pipecycle("plan", "fedavg", *common, cwd=tmp_path).stdout)
+    assert planned["clients"] == 10
+    assert planned["fleet"].startswith("two kinds#")
+    small = ("--set", "data.samples=20", "--set", "look.every=60")
+    ran = json.loads(pipecycle("run", "fedavg", *common, *small, cwd=tmp_path).stdout)
+    assert ran["plan"]["fleet"] == planned["fleet"]
+    compared = pipecycle("compare", "fedavg", "--trials", "1", "--validation", "50", *common, *small, cwd=tmp_path)
+    assert json.loads(compared.stdout)["rows"][0]["hours"] == 1.0
+    sweep = (
+        '[base.world]\nslots = 60\n[base.data]\nsamples = 20\n[matrix]\npolicy = ["fedavg"]\nfleet = ["fleet.toml"]\n'
+    )
+    written(tmp_path, sweep, "sweep.toml")
+    swept = pipecycle("sweep", "sweep.toml", "--dry-run", "--json", cwd=tmp_path)
+    assert json.loads(swept.stdout)["runs"] == 1

@@ -15,6 +15,7 @@ from pipecycle.errors import InputError, shown
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.runs.config import Config, read_config
 from pipecycle.stopping import Interrupted
+from pipecycle.world.devices_file import load as load_fleet
 from pipecycle.world.specs import FORMS
 
 Groups = Annotated[int | None, typer.Option(help="Concurrent groups G, for policies that have groups. \\[default: 2]")]
@@ -87,6 +88,10 @@ def configured(
         if "world.harvest" in options:
             raise InputError("--delta and --harvest: give one of them, not both")
         options["world.harvest"] = f"bernoulli:{delta!r}"
+    if "world.fleet" in options and "world.clients" not in options:
+        counts = load_fleet(options["world.fleet"]).counts
+        if counts is not None:  # a command's own default number of clients is no wish of the user's
+            options["world.clients"] = int(counts.sum())
     if "policy.groups" in options and "groups" not in parameters(policy_class(config.policy)):
         raise InputError(f"--groups {options['policy.groups']}: {config.policy} has no groups")
     for key, value in settings(pairs or []).items():

@@ -333,7 +333,9 @@ def _physical(rows: Sequence[Row]) -> list[Column]:
     """What was spent in joules, and how long it took in hours, where fleets say what a unit and a slot are."""
     found: list[Column] = []
     if any(row["spent_joules"] is not None for row in rows):
-        found.append(("Spent", lambda row: "-" if row["spent_joules"] is None else joules(row["spent_joules"])))
+        found.append(
+            ("Spent, physically", lambda row: "-" if row["spent_joules"] is None else joules(row["spent_joules"]))
+        )
     if any(row["hours"] is not None for row in rows):
         found.append(("Hours", _n("hours")))
     return found
