@@ -22,7 +22,7 @@ from pipecycle.errors import InputError
 from pipecycle.files import reason, tidy, write
 from pipecycle.policies.registry import build, parameters, policy_class, revision
 from pipecycle.runs import folders as disk
-from pipecycle.runs.config import Config, Train
+from pipecycle.runs.config import Config, TrainSection
 from pipecycle.schedule.plan import Run
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.summary import summarise
@@ -100,7 +100,7 @@ def split_of(config: Config, task: Task) -> Split:
     return split if sizes is None else split.trimmed(sizes, world.trial)
 
 
-def recipe_of(train: Train) -> Recipe:
+def recipe_of(train: TrainSection) -> Recipe:
     """How every client trains."""
     from pipecycle.train.problems import Recipe
     from pipecycle.train.sessions import LocalSGD
@@ -193,14 +193,7 @@ def watch(config: Config) -> Watch:
     """When the models of a run are looked at."""
     from pipecycle.train.job import Watch
 
-    look = config.look
-    return Watch(
-        look.every,
-        look.clients_every,
-        config.world.budget,
-        look.early_stop,  # type: ignore[arg-type]
-        look.served,
-    )
+    return Watch(**attrs.asdict(config.look), budget=config.world.budget)
 
 
 class RunFolder:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import attrs
 import numpy as np
 from attrs import define, field, frozen
 
+from pipecycle.checks import MOST_SLOTS, at_least, one_of
 from pipecycle.schedule.schedule import Schedule, Status
+from pipecycle.schedule.serving import served
 from pipecycle.world.energy import UNIT
 from pipecycle.world.streams import Ints
 
@@ -19,6 +21,37 @@ if TYPE_CHECKING:
     import pandas
 
 EarlyStop = Literal["off", "literal", "late"]
+
+
+@frozen
+class Look:
+    """When models are evaluated, and which."""
+
+    every: int = field(
+        default=150,
+        validator=at_least(1, "slot", most=MOST_SLOTS),
+        metadata={"note": "slots between two evaluations"},
+    )
+    clients_every: int | None = field(
+        default=None,
+        validator=at_least(1, "slot", most=MOST_SLOTS),
+        metadata={"note": "slots between two means over all clients' own models; none is never"},
+    )
+    early_stop: EarlyStop = field(
+        default="off",
+        validator=one_of(*get_args(EarlyStop)),
+        metadata={"note": "the paper's rule, as printed or armed late"},
+    )
+    served: str | None = field(
+        default=None,
+        validator=served,
+        metadata={"note": "evaluate a mean, of all live chains (chains) or of the last K published models (mean:K)"},
+    )
+    on: str | None = field(
+        default=None,
+        validator=one_of("test", "validation"),
+        metadata={"note": "the samples that accuracy and early stopping are about; none is test", "key": "look.on"},
+    )
 
 
 @frozen
