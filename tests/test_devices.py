@@ -9,8 +9,8 @@ import pytest
 
 from pipecycle import InputError, build, plan
 from pipecycle.runs.config import Config, read_config, read_recorded
-from pipecycle.runs.run import split_of
-from pipecycle.schedule.plan import Run
+from pipecycle.runs.planning import shares_of
+from pipecycle.schedule.plan import Planning
 from pipecycle.schedule.summary import sentences, summarise
 from pipecycle.world.devices_file import examples, load
 from pipecycle.world.energy import UNIT
@@ -52,7 +52,7 @@ def written(path: Path, text: str, name: str = "fleet.toml") -> Path:
 
 
 def test_classes_become_clients(tmp_path: Path) -> None:
-    run = Run(build("fedavg"), 1.0, 100, 50, session=7, initial=1.5, fleet=written(tmp_path, TWO))
+    run = Planning(build("fedavg"), 1.0, 100, 50, session=7, initial=1.5, fleet=written(tmp_path, TWO))
     fleet = run.fleet
     assert isinstance(fleet, FieldFleet)
     assert fleet.clients == 5
@@ -82,7 +82,7 @@ def test_shares_are_rounded_to_the_whole_fleet(tmp_path: Path) -> None:
 def test_a_row_per_device(tmp_path: Path) -> None:
     rows = 'name,session,step,harvest,samples\na,4,1,always,10\nb,,0.5,"markov:0.5,4",20\nc,6,,,30\n'
     file = written(tmp_path, rows, "fleet.csv")
-    run = Run(build("fedavg"), 0.0, 100, 50, session=9, fleet=file)
+    run = Planning(build("fedavg"), 0.0, 100, 50, session=9, fleet=file)
     assert np.asarray(run.fleet.length).tolist() == [4, 9, 6]
     assert (np.asarray(run.fleet.step) / UNIT).tolist() == [1.0, 0.5, 1.0]
     assert run.fleet.samples is not None
@@ -98,9 +98,9 @@ def test_a_row_per_device(tmp_path: Path) -> None:
 
 def test_classes_with_one_description_have_independent_weather(tmp_path: Path) -> None:
     half = '[[device]]\nshare = 0.5\nharvest = "markov:0.5,3"\n'
-    same = Run(build("fedavg"), 0.5, 40, 400, fleet=written(tmp_path, half + half)).weather.block(400)
+    same = Planning(build("fedavg"), 0.5, 40, 400, fleet=written(tmp_path, half + half)).weather.block(400)
     apart = half + half.replace("0.5,3", "0.5,4")
-    other = Run(build("fedavg"), 0.5, 40, 400, fleet=written(tmp_path, apart)).weather.block(400)
+    other = Planning(build("fedavg"), 0.5, 40, 400, fleet=written(tmp_path, apart)).weather.block(400)
     for gains in (same, other):
         assert not (gains[:, :20] == gains[:, 20:]).all(axis=0).any()
 
@@ -207,14 +207,12 @@ def test_a_count_wins_over_the_usual_number_only(tmp_path: Path) -> None:
 
 
 def test_samples_decide_who_holds_how_much(tmp_path: Path) -> None:
-    from pipecycle.data import load as load_task
-
     text = "[[device]]\nshare = 0.5\nsamples = 12\n[[device]]\nshare = 0.5\nsamples = 5\n"
     for alpha in (None, 0.5):
         config = Config().changed(
             {"world.fleet": str(written(tmp_path, text)), "world.clients": 20, "data.alpha": alpha}
         )
-        split = split_of(config, load_task("digits"))
+        split = shares_of(config)
         assert split.sizes.tolist() == [12] * 10 + [5] * 10
         assert len(np.unique(split.indices)) == len(split.indices)
 

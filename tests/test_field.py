@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipecycle import BusyError, Costs, InputError, Schedule, build, plan
-from pipecycle.schedule.plan import Run
+from pipecycle.schedule.plan import Planning
 from pipecycle.schedule.schedule import Status
 from pipecycle.world.energy import UNIT
 from pipecycle.world.field import FieldFleet
@@ -174,10 +174,10 @@ def test_lost_sessions_are_never_in_a_recipe(rough: Schedule) -> None:
 
 
 def test_the_ideal_fleet_is_taken_where_nothing_can_happen() -> None:
-    run = Run(build("fedavg"), 0.5, 4, 10, links=Links(tries=7), leak=0.0, costs=Costs())
+    run = Planning(build("fedavg"), 0.5, 4, 10, links=Links(tries=7), leak=0.0, costs=Costs())
     assert not isinstance(run.fleet, FieldFleet)
-    assert isinstance(Run(build("fedavg"), 0.5, 4, 10, costs=Costs(download=1)).fleet, FieldFleet)
-    assert not isinstance(Run(build("isolated"), 0.5, 4, 10, costs=Costs(download=1)).fleet, FieldFleet)
+    assert isinstance(Planning(build("fedavg"), 0.5, 4, 10, costs=Costs(download=1)).fleet, FieldFleet)
+    assert not isinstance(Planning(build("isolated"), 0.5, 4, 10, costs=Costs(download=1)).fleet, FieldFleet)
 
 
 def test_failed_sessions_are_not_trained() -> None:

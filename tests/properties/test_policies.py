@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipecycle import Schedule, build
 from pipecycle.policies import REGISTRY
 from pipecycle.policies.registry import parameters
-from pipecycle.schedule.plan import Run
+from pipecycle.schedule.plan import Planning
 from pipecycle.schedule.schedule import Sent
 from pipecycle.world.energy import UNIT
 from pipecycle.world.lineage import Kind
@@ -41,7 +41,7 @@ def worlds(draw: st.DrawFn, names: tuple[str, ...] = tuple(REGISTRY)) -> tuple[s
 
 def watched(name: str, options: dict[str, Any], arguments: dict[str, Any]) -> Schedule:
     """Plan, checking the batteries and the books after every slot."""
-    run = Run(build(name, options), **arguments)
+    run = Planning(build(name, options), **arguments)
     fleet = run.fleet
     for _ in run.steps():
         ledger = fleet.ledger

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pipecycle import build
 from pipecycle.policies import REGISTRY
 from pipecycle.policies.registry import parameters
-from pipecycle.schedule.plan import Run
+from pipecycle.schedule.plan import Planning
 from pipecycle.schedule.schedule import Schedule, Status
 from pipecycle.schedule.verify import verify
 from pipecycle.world.energy import Costs, at, quanta
@@ -86,7 +86,7 @@ def rough(pick: Pick, names: tuple[str, ...] = tuple(REGISTRY)) -> tuple[str, di
 
 def holds(name: str, options: dict[str, Any], world: dict[str, Any]) -> Schedule:
     """Plan, checking the batteries and the books after every slot; then recompute all of it from the record."""
-    run = Run(build(name, options), **world)
+    run = Planning(build(name, options), **world)
     fleet = run.fleet
     for _ in run.steps():
         ledger = fleet.ledger

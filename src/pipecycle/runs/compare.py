@@ -13,10 +13,10 @@ from attrs import evolve, frozen
 
 from pipecycle.data import Split
 from pipecycle.files import write
-from pipecycle.policies import Isolated
+from pipecycle.policies import FedAvg, Isolated
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.runs.config import Config
-from pipecycle.runs.run import plan_of, planning_needs, prepare, watch
+from pipecycle.runs.run import prepare, watch
 from pipecycle.runs.sweep import Sweep, expand
 from pipecycle.schedule.plan import plan
 from pipecycle.world.harvest import Always
@@ -147,9 +147,18 @@ def lines(config: Config) -> dict[str, Job]:
     world = config.world
 
     alone, learnt = prepare(Config("isolated", {}, world, config.data, config.train, config.look))
-    ideal = Config("fedavg", {}, world, config.data, config.train, config.look)
-    ideal = ideal.changed({"world.harvest": "always", "world.fleet": None})
-    unlimited = plan_of(ideal, *planning_needs(ideal, learnt))
+    used = learnt.samples(world.session)
+    unlimited = plan(
+        FedAvg(),
+        Always(),
+        len(learnt.split),
+        world.slots,
+        session=world.session,
+        capacity=world.capacity,
+        initial=world.initial,
+        trial=world.trial,
+        samples=None if (used == used[0]).all() else used,
+    )
     whole = -(-world.slots // world.session) * world.session
     # A first session in the battery and a unit in every slot: the next one starts in the slot after the last.
     steady = plan(Isolated(), Always(), 1, whole, session=world.session, initial=world.session, trial=world.trial)

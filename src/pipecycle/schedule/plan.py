@@ -52,7 +52,7 @@ def plan(
     Updates count by `samples`, those that a session uses (`Problem.samples`); without them they count alike.
     `fleet` is a file of devices, one of our own by name, or `Devices`; costs, leaks and links are then the fleet's, and
     `session`, `capacity`, `initial` and `harvest` are those of devices that do not say."""
-    run = Run(
+    run = Planning(
         policy,
         harvest,
         clients,
@@ -73,8 +73,8 @@ def plan(
     return run.schedule()
 
 
-class Run:
-    """One planning run that can be watched: iterate `steps()`, look at `world` in between, ask for the schedule."""
+class Planning:
+    """A plan in the making, slot by slot: iterate `steps()`, look at `world` in between, ask for the schedule."""
 
     def __init__(
         self,

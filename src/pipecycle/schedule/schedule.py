@@ -235,15 +235,6 @@ class Schedule:
         spent: Floats = self.sessions.spent / UNIT
         return np.asarray(np.bincount(self.sessions.client, spent, self.clients), np.float64)
 
-    def harvested_by_client(self) -> Floats:
-        """Units, the initial charge included."""
-        drained = 0 if self.energy.drained is None else self.energy.drained
-        return self.spent_by_client() + (self.energy.level + self.energy.overflow + drained) / UNIT
-
-    def spent_per_slot(self) -> Floats:
-        """Units spent by the whole fleet in every slot."""
-        return np.diff(self.energy.spent, prepend=0) / UNIT
-
     def wasted(self) -> int:
         """Sessions whose update was never used, or only in a hub model that was discarded."""
         makers = np.repeat(self.versions.discarded, np.diff(self.versions.update_at))
@@ -298,11 +289,11 @@ class Schedule:
     def differences(self, other: Schedule) -> list[str]:
         """Names of what differs: keys of `meta`, then columns."""
         keys = sorted(set(self.meta) | set(other.meta))
-        found = [f"meta.{key}" for key in keys if self.meta.get(key) != other.meta.get(key)]
+        differing = [f"meta.{key}" for key in keys if self.meta.get(key) != other.meta.get(key)]
         theirs = other.arrays()
         mine = self.arrays()
         names = [*mine, *(name for name in theirs if name not in mine)]
-        return found + [name for name in names if not _equal(mine.get(name), theirs.get(name))]
+        return differing + [name for name in names if not _equal(mine.get(name), theirs.get(name))]
 
     def __repr__(self) -> str:
         return (
