@@ -233,8 +233,8 @@ def test_our_examples_can_be_planned(name: str) -> None:
 
 def test_reports_speak_of_losses_joules_and_hours(tmp_path: Path) -> None:
     from pipecycle.report.alternatives import _percent
-    from pipecycle.report.records import load as records
     from pipecycle.report.tables import summary_rows, tables
+    from pipecycle.runs.records import load as records
 
     for name, fleet in (("rough", "satellites"), ("usual", None)):
         plan(build("fedavg"), clients=20, slots=600, fleet=fleet).save(tmp_path / f"{name}.npz")

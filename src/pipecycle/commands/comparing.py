@@ -106,8 +106,8 @@ def compare(
         tell_failed(console, failed)
         raise typer.Exit(1)
     from pipecycle.report.page import page
-    from pipecycle.report.records import load
     from pipecycle.report.tables import summary_rows
+    from pipecycle.runs.records import load
 
     records = load([folder.path for folder in folders if folder.finished])
     schedules = [record.schedule for group in records for record in group.records]

@@ -5,11 +5,11 @@ import math
 import pandas
 import pytest
 
-from pipecycle.reproduce import grid
-from pipecycle.reproduce.results import Results
-from pipecycle.reproduce.study import key_of, key_of_config, study
+from pipecycle.runs.parquet import Results
 from pipecycle.runs.sweep import flat
 from pipecycle.train.history import saturated
+from pipecycle_paper import selection
+from pipecycle_paper.grid import grid_of, key_of, key_of_config
 
 
 def test_value_at_the_budget_best_and_error(make, gather) -> None:
@@ -108,14 +108,14 @@ def test_most_runs_decide_the_world(make, gather) -> None:
 
 
 def test_every_run_of_both_files_is_recognised_in_its_columns() -> None:
-    for name in (grid.PAPER, grid.SENSITIVITY):
-        for config in grid.read(grid.experiment(name), "1").runs.values():
+    for name in (selection.PAPER, selection.SENSITIVITY):
+        for config in selection.read(selection.experiment(name), "1").runs.values():
             assert key_of(flat(config)) == key_of_config(config)
 
 
 def test_nothing_at_all() -> None:
-    found = study(Results(pandas.DataFrame(), []))
-    assert (found.filled, found.trials, len(found.grid)) == (0, (0, 0), 160)
+    found = grid_of(Results(pandas.DataFrame(), []))
+    assert (found.filled, found.trials, len(found.places)) == (0, (0, 0), 160)
 
 
 def test_a_run_that_diverged_guesses_to_the_end(make, gather) -> None:
@@ -125,6 +125,6 @@ def test_a_run_that_diverged_guesses_to_the_end(make, gather) -> None:
     cell = gather(frame.assign(diverged=[0, 1, 1])).cell("iid", "fedavg", None, 0.5)
     (run,) = cell
     assert [column.tolist() for column in run.line("slot")] == [[150, 300, 900], [30, 10, 10]]
-    assert [column.tolist() for column in run.line("energy", "clients")] == [[1000, 2000, 7000], [25, 10, 10]]
+    assert [column.tolist() for column in run.line("energy", "clients_accuracy")] == [[1000, 2000, 7000], [25, 10, 10]]
     assert cell.clients.mean == 10
-    assert run.noise == pytest.approx(100 * math.sqrt(0.1 * 0.9 / 1000))
+    assert run.noise(1000) == pytest.approx(100 * math.sqrt(0.1 * 0.9 / 1000))

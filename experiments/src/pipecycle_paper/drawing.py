@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipecycle.report.curves import mean_curve
 from pipecycle.report.figures import DOUBLE, drawn
 from pipecycle.report.styles import Style, styles
-from pipecycle.reproduce import paper
-from pipecycle.reproduce.paper import DELTAS, DISTRIBUTIONS, GROUPS
-from pipecycle.reproduce.study import Cell, Study, Value
+from pipecycle.results import Axis, Measure, Value, mean_curve
+from pipecycle_paper import paper
+from pipecycle_paper.grid import Cell, Grid
+from pipecycle_paper.paper import DELTAS, DISTRIBUTIONS, GROUPS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,66 +20,61 @@ if TYPE_CHECKING:
 
 ORDER = ("pipecycle", "fedavg", "flda", "fedseq", "cycp", "mifa", "pipecycle+", "fedbacys")
 STYLES: dict[str, Style] = dict(zip(ORDER, styles(len(ORDER)), strict=True))
-NAMES = {"iid": "IID", "non-iid": "non-IID"}
 Draw = Callable[[], "Figure"]
 
 
-def figures(found: Study) -> dict[str, tuple[str, Draw]]:
+def figures(grid: Grid) -> dict[str, tuple[str, Draw]]:
     """Captions and functions that draw, by the name of the file; only those that something was run for."""
     out: dict[str, tuple[str, Draw]] = {}
     for where in DISTRIBUTIONS:
-        if any(key[0] == where and cell in found.cells for key, cell in found.grid.items()):
+        if any(key[0] == where and cell in grid.cells for key, cell in grid.places.items()):
             out[f"accuracy_slots_{where.replace('-', '')}"] = (
-                f"Accuracy over slots, {NAMES[where]}, G = 2 for grouped schemes. Above, the mean over all clients' "
-                "current models, as in the paper; below, the global model, averaged over the last five checkpoints "
-                "(pale: as it was). Runs end at the energy budget.",
-                lambda where=where: over_slots(found, where),  # type: ignore[misc]
+                f"Accuracy over slots, {DISTRIBUTIONS[where]}, G = 2 for grouped schemes. Above, the mean over all "
+                "clients' current models, as in the paper; below, the global model, averaged over the last five "
+                "checkpoints (pale: as it was). Runs end at the energy budget.",
+                lambda where=where: over_slots(grid, where),  # type: ignore[misc]
             )
-    if any(found.cell(where, policy, _groups(policy), 0.5) for where in DISTRIBUTIONS for policy in ORDER):
+    if any(grid.cell(where, policy, paper.two_groups(policy), 0.5) for where in DISTRIBUTIONS for policy in ORDER):
         out["accuracy_energy"] = (
             "Accuracy of the global model over the energy that the fleet has spent, δ = 0.5. Above, G = 2 for grouped "
             "schemes; below, every scheme with the G that is best at the budget (in brackets).",
-            lambda: over_energy(found),
+            lambda: over_energy(grid),
         )
-    if found.filled:
+    if grid.filled:
         out["ours_and_paper"] = (
             "Our accuracy against the paper's, cell by cell; on the line they agree. Bars are twice the standard error "
             "of ours, the dotted lines five points.",
-            lambda: beside_paper(found),
+            lambda: beside_paper(grid),
         )
         out["coverage_lag"] = (
             "Accuracy at the budget against the fewest clients that a chain has met (left; where several chains live "
             "side by side) and the mean lag of updates (right). The larger a mark, the larger its G.",
-            lambda: against_plan(found),
+            lambda: against_plan(grid),
         )
     return out
 
 
-def _groups(policy: str) -> int | None:
-    return None if policy in paper.UNGROUPED else 2
-
-
-def over_slots(found: Study, where: str) -> Figure:
+def over_slots(grid: Grid, where: str) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(DOUBLE, 4.2))
     panes = figure.subplots(2, len(DELTAS), sharey=True, sharex=True)
-    metrics: tuple[tuple[Literal["clients", "accuracy"], str], ...] = (
-        ("clients", "mean over clients (%)"),
+    measures: tuple[tuple[Measure, str], ...] = (
+        ("clients_accuracy", "mean over clients (%)"),
         ("accuracy", "global model (%)"),
     )
-    for row, (metric, name) in enumerate(metrics):
+    for row, (measure, name) in enumerate(measures):
         for pane, delta in zip(panes[row], DELTAS, strict=True):
             for policy in ORDER[::-1]:
-                cell = found.cell(where, policy, _groups(policy), delta)
-                _line(pane, cell, policy, "slot", metric)
+                cell = grid.cell(where, policy, paper.two_groups(policy), delta)
+                _line(pane, cell, policy, "slot", measure)
             _floor(pane)
             _say_if_empty(pane)
             if row == 0:
                 pane.set_title(f"δ = {delta:g}")
         panes[row][0].set_ylabel(name)
-    longest = max((run.horizon for cell in found.cells.values() for run in cell), default=15_000)
-    own = [run.horizon for (one, *_), key in found.grid.items() if one == where for run in found.cells.get(key, ())]
+    longest = max((run.horizon for cell in grid.cells.values() for run in cell), default=15_000)
+    own = [run.horizon for (data, *_), key in grid.places.items() if data == where for run in grid.cells.get(key, ())]
     panes[0][0].set_xlim(0, max(own, default=longest))
     for pane in panes[-1]:
         _in_thousands(pane)
@@ -88,7 +83,7 @@ def over_slots(found: Study, where: str) -> Figure:
     return figure
 
 
-def over_energy(found: Study) -> Figure:
+def over_energy(grid: Grid) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(DOUBLE, 5.0))
@@ -97,19 +92,21 @@ def over_energy(found: Study) -> Figure:
         for row in (0, 1):
             pane, chosen = panes[row][column], []
             for policy in ORDER[::-1]:
-                groups = _groups(policy) if row == 0 else best_groups(found, where, policy)
-                _line(pane, found.cell(where, policy, groups, 0.5), policy, "energy", "accuracy")
+                groups = paper.two_groups(policy) if row == 0 else best_groups(grid, where, policy)
+                _line(pane, grid.cell(where, policy, groups, 0.5), policy, "energy", "accuracy")
                 if row and groups is not None:
                     chosen.append(f"{_short(policy)} {groups}")
             pane.set_title(
-                f"{NAMES[where]}, G = 2" if row == 0 else f"{NAMES[where]}, best G: {', '.join(chosen[::-1])}"
+                f"{DISTRIBUTIONS[where]}, G = 2"
+                if row == 0
+                else f"{DISTRIBUTIONS[where]}, best G: {', '.join(chosen[::-1])}"
             )
             pane.title.set_fontsize(8 if row == 0 else 6)
             _floor(pane)
             _say_if_empty(pane)
     for row in (0, 1):
         panes[row][0].set_ylabel("global model (%)")
-    panes[0][0].set_xlim(0, float(found.world.get("world.budget") or paper.BUDGET))
+    panes[0][0].set_xlim(0, float(grid.world.get("world.budget") or paper.BUDGET))
     for pane in panes[-1]:
         _in_thousands(pane)
     figure.supxlabel("energy spent by the fleet (thousand units)", fontsize=8)
@@ -117,16 +114,16 @@ def over_energy(found: Study) -> Figure:
     return figure
 
 
-def best_groups(found: Study, where: str, policy: str, delta: float = 0.5) -> int | None:
+def best_groups(grid: Grid, where: str, policy: str, delta: float = 0.5) -> int | None:
     """The G with the highest accuracy at the budget, among those that were run."""
     if policy in paper.UNGROUPED:
         return None
-    known = {groups: found.value(where, policy, groups, delta) for groups in GROUPS}
+    known = {groups: grid.value(where, policy, groups, delta) for groups in GROUPS}
     means = {groups: value.mean for groups, value in known.items() if value is not None}
     return max(means, key=lambda groups: means[groups], default=2)
 
 
-def beside_paper(found: Study) -> Figure:
+def beside_paper(grid: Grid) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(DOUBLE, 3.7))
@@ -134,32 +131,31 @@ def beside_paper(found: Study) -> Figure:
     for pane, where in zip(panes, DISTRIBUTIONS, strict=True):
         for policy in ORDER[::-1]:
             points = []
-            for row in paper.TABLES[where]:
-                for printed, delta in zip(row.values, DELTAS, strict=True):
-                    value = found.value(where, row.policy, row.groups, delta) if row.policy == policy else None
-                    if value is not None:
-                        points.append((printed, value.mean, value.error, row.groups))
+            for scheme, groups, delta, printed in paper.cells(where):
+                value = grid.value(where, scheme, groups, delta) if scheme == policy else None
+                if value is not None:
+                    points.append((printed, value.mean, value.error, groups))
             if points:
-                x, y, error, groups = zip(*points, strict=True)
+                x, y, error, groups_of = zip(*points, strict=True)
                 pane.errorbar(x, y, error, fmt="none", ecolor=STYLES[policy].ink, elinewidth=0.5, alpha=0.6, zorder=2)
-                _dots(pane, policy, x, y, groups)
+                _dots(pane, policy, x, y, groups_of)
         pane.plot([0, 100], [0, 100], color="#666666", linewidth=0.7, zorder=1)
         for shift in (-5, 5):
             pane.plot([0, 100], [shift, 100 + shift], color="#999999", linewidth=0.6, linestyle=":", zorder=1)
-        pane.set_title(NAMES[where])
+        pane.set_title(DISTRIBUTIONS[where])
         pane.set_xlabel("the paper's accuracy (%)")
     panes[0].set_ylabel("our accuracy (%)")
-    top = max([75.0, *(key_value.mean + 3 for key_value in _values(found))])
+    top = max([75.0, *(key_value.mean + 3 for key_value in _values(grid))])
     panes[0].set(xlim=(5, 75), ylim=(5, min(top, 100)))
     _legend(figure, panes)
     return figure
 
 
-def _values(found: Study) -> Iterable[Value]:
-    return [cell.accuracy() for key in found.grid.values() if (cell := found.cells.get(key)) is not None]
+def _values(grid: Grid) -> Iterable[Value]:
+    return [cell.accuracy() for key in grid.places.values() if (cell := grid.cells.get(key)) is not None]
 
 
-def against_plan(found: Study) -> Figure:
+def against_plan(grid: Grid) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -171,14 +167,14 @@ def against_plan(found: Study) -> Figure:
             # A scheme with a single model has one chain, which meets everybody.
             for policy in ("pipecycle+", "pipecycle") if column == 0 else ORDER[::-1]:
                 points = []
-                for (one, who, groups, _), key in found.grid.items():
-                    cell = found.cells.get(key)
-                    if cell is not None and (one, who) == (where, policy) and cell.plan(name) is not None:
+                for (data, who, groups, _), key in grid.places.items():
+                    cell = grid.cells.get(key)
+                    if cell is not None and (data, who) == (where, policy) and cell.plan(name) is not None:
                         points.append((cell.plan(name), cell.accuracy().mean, groups))
                 if points:
                     x, y, groups_of = zip(*points, strict=True)
                     _dots(pane, policy, x, y, groups_of)
-            pane.set_title(NAMES[where])
+            pane.set_title(DISTRIBUTIONS[where])
             _floor(pane)
         panes[row][0].set_ylabel("accuracy at the budget (%)")
     panes[1][0].set_xlabel("clients that every chain has met, at least")
@@ -194,31 +190,30 @@ def _line(
     pane: Axes,
     cell: Cell | None,
     policy: str,
-    axis: Literal["slot", "energy"],
-    metric: Literal["accuracy", "clients"],
+    axis: Axis,
+    measure: Measure,
 ) -> None:
     """The mean over trials, and their spread as a band."""
-    lines = [] if cell is None else [run.line(axis, metric) for run in cell]
-    found = mean_curve([line for line in lines if len(line[0])], axis)
-    if found is None:
+    curve = mean_curve(cell or (), axis, measure)
+    if curve is None:
         return
     style = STYLES[policy]
-    if found.sd is not None:
-        low, high = np.maximum(found.mean - found.sd, 0.0), np.minimum(found.mean + found.sd, 100.0)
-        pane.fill_between(found.x, low, high, color=style.ink, alpha=0.13, linewidth=0)
+    if curve.sd is not None:
+        low, high = np.maximum(curve.mean - curve.sd, 0.0), np.minimum(curve.mean + curve.sd, 100.0)
+        pane.fill_between(curve.x, low, high, color=style.ink, alpha=0.13, linewidth=0)
     look = drawn(style) | {"markersize": 3.2, "linewidth": 1.4 if policy.startswith("pipecycle") else 0.9}
-    y = found.mean
-    if (axis, metric) == ("slot", "accuracy"):
-        pane.plot(found.x, y, color=style.ink, linewidth=0.4, alpha=0.25)
+    y = curve.mean
+    if (axis, measure) == ("slot", "accuracy"):
+        pane.plot(curve.x, y, color=style.ink, linewidth=0.4, alpha=0.25)
         y = np.array([np.mean(y[max(0, k - 4) : k + 1]) for k in range(len(y))])
     # Marks of different schemes at different places, so that they do not cover each other.
     step = max(1, len(y) // 4)
     first = min(len(y) - 1, ORDER.index(policy) * step // len(ORDER))
-    pane.plot(found.x, y, markevery=(first, step), label=_short(policy), **look)
+    pane.plot(curve.x, y, markevery=(first, step), label=_short(policy), **look)
 
 
 def _dots(pane: Axes, policy: str, x: Sequence[float], y: Sequence[float], groups: Sequence[int | None]) -> None:
-    sizes = [{2: 18, 5: 34, 10: 58}.get(one or 2, 18) for one in groups]
+    sizes = [{2: 18, 5: 34, 10: 58}.get(count or 2, 18) for count in groups]
     style = STYLES[policy]
     pane.scatter(
         x, y, s=sizes, marker=style.point, facecolor=style.ink, edgecolor="white", linewidth=0.5, alpha=0.85,

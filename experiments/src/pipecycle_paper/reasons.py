@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from attrs import frozen
 
-from pipecycle.report.tables import Table
-from pipecycle.reproduce import paper
-from pipecycle.reproduce.paper import CYCLIC, DELTAS, DISTRIBUTIONS, Printed
-from pipecycle.reproduce.study import Cell, Study
-from pipecycle.reproduce.tables import CAPTIONS, label, signed
+from pipecycle.report.tables import TextTable
 from pipecycle.theory import stability_limit
+from pipecycle_paper import paper
+from pipecycle_paper.grid import Cell, Grid
+from pipecycle_paper.paper import CYCLIC, DISTRIBUTIONS
+from pipecycle_paper.tables import signed
 
 APART = 5.0
 """Points from which on a cell differs."""
@@ -27,60 +27,63 @@ ABOUT = (
 
 
 @frozen(eq=False)
-class Difference:
-    """A cell of ours and how far it is from the paper's."""
+class Compared:
+    """A cell of ours beside the paper's."""
 
+    row: str
     delta: float
     gap: float
+    """Ours less the paper's, in points."""
     cell: Cell
     kind: str
     """Why it differs, in a word."""
 
 
-def differences(found: Study, where: str, row: Printed) -> Iterator[Difference]:
-    """Every cell of a row of the paper's that was run."""
-    for printed, delta in zip(row.values, DELTAS, strict=True):
-        cell = found.cell(where, row.policy, row.groups, delta)
-        if cell is not None:
-            gap = cell.accuracy().mean - printed
-            yield Difference(delta, gap, cell, _kind(found, row.policy, cell, gap))
+def compared(grid: Grid) -> list[Compared]:
+    """Every cell of the paper's that was run."""
+    out = []
+    for where, data in DISTRIBUTIONS.items():
+        for policy, groups, delta, printed in paper.cells(where):
+            cell = grid.cell(where, policy, groups, delta)
+            if cell is not None:
+                gap = cell.accuracy().mean - printed
+                name = f"{paper.label(policy, groups)}, {data}"
+                out.append(Compared(name, delta, gap, cell, _kind(grid, policy, cell, gap)))
+    return out
 
 
-def _kind(found: Study, policy: str, cell: Cell, gap: float) -> str:
+def _kind(grid: Grid, policy: str, cell: Cell, gap: float) -> str:
     if gap > 0:
         return HIGHER
     lag, coverage = cell.plan("lag.mean"), cell.plan("chains.coverage_min")
     if policy in CYCLIC and lag is not None and stability_limit(lag) < 1:
         return LIMIT
-    if policy == "pipecycle" and coverage is not None and coverage < 0.9 * float(found.world["world.clients"]):
+    if policy == "pipecycle" and coverage is not None and coverage < 0.9 * float(grid.world["world.clients"]):
         return RESONANCE
     return OPEN
 
 
-def reasons(found: Study) -> Table:
+def reasons(grid: Grid) -> TextTable:
     """A line for every configuration and reason with cells that differ."""
-    body = []
-    for where in DISTRIBUTIONS:
-        for row in paper.TABLES[where]:
-            apart: dict[str, list[Difference]] = {}
-            for one in differences(found, where, row):
-                if abs(one.gap) > APART:
-                    apart.setdefault(one.kind, []).append(one)
-            for kind, cells in apart.items():
-                words = ", ".join(f"{signed(one.gap)} at {one.delta:g}" for one in cells)
-                name = f"{label(row.policy, row.groups)}, {CAPTIONS[where].split(',')[0]}"
-                body.append((name, words, _words(kind, cells)))
+    lines: dict[tuple[str, str], list[Compared]] = {}
+    for pair in compared(grid):
+        if abs(pair.gap) > APART:
+            lines.setdefault((pair.row, pair.kind), []).append(pair)
+    body = tuple(
+        (row, ", ".join(f"{signed(pair.gap)} at {pair.delta:g}" for pair in pairs), _words(kind, pairs))
+        for (row, kind), pairs in lines.items()
+    )
     title = f"Cells more than {APART:g} points from the paper's: difference in points at δ"
-    return Table(title, ("Scheme", "difference", "reason"), tuple(body) or (("none", "-", "-"),))
+    return TextTable(title, ("Scheme", "difference", "reason"), body or (("none", "-", "-"),))
 
 
-def _words(kind: str, cells: Sequence[Difference]) -> str:
+def _words(kind: str, pairs: Sequence[Compared]) -> str:
     if kind == LIMIT:
-        lags = sorted(one.cell.plan("lag.mean") or 0.0 for one in cells)
+        lags = sorted(pair.cell.plan("lag.mean") or 0.0 for pair in pairs)
         shares = [100 * stability_limit(lag) for lag in reversed(lags)]
         return f"{kind}: lag {_range(lags, 1)}, stable where a session removes below {_range(shares, 0)} % of an error"
     if kind == RESONANCE:
-        met = sorted(one.cell.plan("chains.coverage_min") or 0.0 for one in cells)
+        met = sorted(pair.cell.plan("chains.coverage_min") or 0.0 for pair in pairs)
         return f"{kind}: a chain meets {_range(met, 0)} clients"
     return kind
 
@@ -90,11 +93,11 @@ def _range(values: Sequence[float], digits: int) -> str:
     return " to ".join(ends)
 
 
-def counted(found: Study) -> str:
+def counted(grid: Grid) -> str:
     """How many cells differ, and how many of them for a proven reason, as a sentence."""
-    every = [one for where in DISTRIBUTIONS for row in paper.TABLES[where] for one in differences(found, where, row)]
-    apart = [one for one in every if abs(one.gap) > APART]
-    proven = sum(one.kind in PROVEN for one in apart)
+    every = compared(grid)
+    apart = [pair for pair in every if abs(pair.gap) > APART]
+    proven = sum(pair.kind in PROVEN for pair in apart)
     return (
         f"{len(apart)} of {len(every)} cells are more than {APART:g} points from the paper's: {proven} of them for a "
         f"proven reason, {len(apart) - proven} open."

@@ -20,14 +20,15 @@ from pipecycle import __version__
 from pipecycle.commands.shared import Json, check_execution
 from pipecycle.commands.sweeping import carry_out, duration, foresee, tell_failed
 from pipecycle.files import writable_folder
-from pipecycle.reproduce import grid, results
-from pipecycle.reproduce.results import Results
+from pipecycle.runs import parquet
 from pipecycle.runs.config import Config
+from pipecycle.runs.parquet import Results
 from pipecycle.runs.run import RunFolder, source
 from pipecycle.runs.sweep import Sweep, check_runs
 from pipecycle.runs.workers import Tally
 from pipecycle.schedule.summary import number
 from pipecycle.screen import screen
+from pipecycle_paper import selection
 
 
 def reproduce(
@@ -94,18 +95,18 @@ def reproduce(
             console.print(f"{made[0]}{more}", highlight=False, soft_wrap=True)
         return
     if piece is not None:
-        grid.share(piece)
+        selection.share(piece)
     writable_folder(out)
     path = out / "results.parquet"
-    known = _whole(path, console) if path.exists() else results.empty()
+    known = _whole(path, console) if path.exists() else parquet.merge([])
     if merge:
-        known = results.merge([known, *(_whole(other, console) for other in merge)])
+        known = parquet.merge([known, *(_whole(other, console) for other in merge)])
         known.save(path)
         _tell(console, as_json, known, path, {})
         return
-    name = grid.REGIMES if regimes else grid.SENSITIVITY if sensitivity else grid.PAPER
-    sweep = grid.read(file or grid.experiment(name), trials, only or [])
-    runs = dict(sweep.runs) if piece is None else grid.piece(sweep.runs, piece)
+    name = selection.REGIMES if regimes else selection.SENSITIVITY if sensitivity else selection.PAPER
+    sweep = selection.read(file or selection.experiment(name), trials, only or [])
+    runs = dict(sweep.runs) if piece is None else selection.piece(sweep.runs, piece)
     folders = [
         RunFolder(out / "runs" / name, config)
         for name, config in runs.items()
@@ -132,7 +133,7 @@ def reproduce(
     finally:  # also when it was stopped: what is finished is kept
         wall = time.monotonic() - began
         pieces = [_provenance(tally, wall, parts)] if tally.paces and open_before else []
-        known = results.merge([known, Results(results.gather(folders).frame, pieces)])
+        known = parquet.merge([known, Results(parquet.collect(folders), pieces)])
         if known.runs or known.pieces:
             known.save(path)
     _tell(console, as_json, known, path, failed)
@@ -142,7 +143,7 @@ def reproduce(
 
 def _whole(path: Path, console: Console) -> Results:
     """Results that were saved; runs that are not all there are left out, and said."""
-    known, cut = results.load(path).whole()
+    known, cut = parquet.load(path).whole()
     if cut:
         more = f" and {number(len(cut) - 1)} more" if len(cut) > 1 else ""
         console.print(f"{path}: {cut[0]}{more} cut short, so not used.", highlight=False, markup=False, soft_wrap=True)
@@ -151,17 +152,17 @@ def _whole(path: Path, console: Console) -> Results:
 
 def _report(out: Path, console: Console, regimes: bool) -> list[Path]:
     if regimes:
-        from pipecycle.reproduce.regimes import write_regimes
+        from pipecycle_paper.regimes import write_regimes
 
         return write_regimes(out, console)
-    from pipecycle.reproduce.report import write_report
+    from pipecycle_paper.report import write_report
 
     return write_report(out)
 
 
 def _announce(console: Console, runs: Mapping[str, Config], folders: list[RunFolder]) -> None:
     left = [folder for folder in folders if not folder.finished]
-    steps = sum(grid.expected_steps(folder.config) for folder in left)
+    steps = sum(selection.expected_steps(folder.config) for folder in left)
     console.print(
         f"{number(len(runs))} runs, {number(len(runs) - len(left))} of them finished; about "
         f"{number(round(steps / 1e6, 1))} million client-steps to go.",
@@ -174,14 +175,14 @@ def _tell(console: Console, as_json: bool, known: Results, path: Path, failed: M
         facts = {"runs": known.runs, "pieces": known.pieces, "sources": known.sources}
         print(json.dumps(facts | {"failed": dict(failed), "results": str(path)}))
         return
-    for one in known.pieces:
-        rate = one["steps"] / max(one["seconds"], 1e-9)
+    for piece in known.pieces:
+        rate = piece["steps"] / max(piece["seconds"], 1e-9)
         console.print(
-            f"{number(one['runs'])} runs, {number(one['steps'])} client-steps in {one['seconds']:.1f} s of training on "
-            f"{one['device']}: {number(round(rate))} per second.",
+            f"{number(piece['runs'])} runs, {number(piece['steps'])} client-steps in {piece['seconds']:.1f} s of "
+            f"training on {piece['device']}: {number(round(rate))} per second.",
             highlight=False,
         )
-    made = f" {results.code(known.sources)}" if known.runs else ""
+    made = f" {parquet.code(known.sources)}" if known.runs else ""
     console.print(f"{path}: {number(known.runs)} runs.{made}", highlight=False, soft_wrap=True)
     tell_failed(console, failed)
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from attrs import evolve, frozen
 
-from pipecycle.reproduce.study import Value
+from pipecycle.results import Value
 
 Verdict = Literal["holds", "does not hold", "cannot be tested"]
 
@@ -54,16 +54,16 @@ def judge(checks: Iterable[Check | None], unit: str = " points", few: int = 4, *
     by chance, so that their errors are widened together (Bonferroni), unless an error is not one of chance but how
     closely somebody looked."""
     every = list(checks)
-    known = [one for one in every if one is not None]
+    known = [check for check in every if check is not None]
     if not known:
         return untestable("nothing of it was run")
     wider = NormalDist().inv_cdf(1 - 0.025 / len(known)) / NormalDist().inv_cdf(0.975) if widen else 1.0
-    known = [evolve(one, error=wider * one.error) for one in known]
-    failed = [one for one in known if one.margin < -1e-9]
-    clear = [one for one in failed if one.margin < -one.error - 1e-9]
-    worst = min(clear or known, key=lambda one: one.margin)
+    known = [evolve(check, error=wider * check.error) for check in known]
+    failed = [check for check in known if check.margin < -1e-9]
+    clear = [check for check in failed if check.margin < -check.error - 1e-9]
+    worst = min(clear or known, key=lambda check: check.margin)
     figure = _figure(known, worst, few)
-    close = [one for one in known if abs(one.margin) < one.error]
+    close = [check for check in known if abs(check.margin) < check.error]
     missing = len(every) - len(known)
     gap = f"{worst.what}: {_amount(worst.margin, unit)}"
     gap += f", error {_amount(worst.error, unit).lstrip('+')}" if worst.error else ""
@@ -85,8 +85,8 @@ def judge(checks: Iterable[Check | None], unit: str = " points", few: int = 4, *
 
 def _figure(known: list[Check], worst: Check, few: int) -> str:
     if len(known) <= few:
-        return "; ".join(f"{one.what}: {one.text}" for one in known)
-    good = sum(one.margin >= -1e-9 for one in known)
+        return "; ".join(f"{check.what}: {check.text}" for check in known)
+    good = sum(check.margin >= -1e-9 for check in known)
     word = "closest" if good == len(known) else "worst"
     return f"{good} of {len(known)} hold; {word} {worst.what}: {worst.text}"
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from pipecycle.report.tables import Table
-from pipecycle.reproduce import paper
-from pipecycle.reproduce.claims import Claim
-from pipecycle.reproduce.regimes import ABOUT, RULE, Reading, choose, verdict
-from pipecycle.reproduce.study import LEARNT, Study
-from pipecycle.reproduce.tables import label, signed, trials
-from pipecycle.reproduce.verdicts import Finding
+from pipecycle.report.tables import TextTable
 from pipecycle.schedule.summary import number
+from pipecycle_paper import paper
+from pipecycle_paper.claims import Claim
+from pipecycle_paper.grid import LEARNT, Grid
+from pipecycle_paper.regimes import ABOUT, RULE, Reading, choose, verdict
+from pipecycle_paper.tables import signed, trials
+from pipecycle_paper.verdicts import Finding
 
 PROTOCOL: Mapping[str, tuple[Any, str]] = {
     "data.name": ("cifar10", "the data are {}, the paper's CIFAR-10"),
@@ -27,49 +27,49 @@ PROTOCOL: Mapping[str, tuple[Any, str]] = {
 """What the paper fixes (L329-L334), and what to say where the runs differ."""
 
 
-def lead(found: Study) -> str:
-    if not found.filled:
+def lead(grid: Grid) -> str:
+    if not grid.filled:
         return "No run of the paper's grid is in these results."
-    runs = sum(len(cell) for cells in (found.cells, *found.precisions.values()) for cell in cells.values())
-    model = found.world.get("train.model", "-")
+    runs = sum(len(cell) for cells in (grid.cells, *grid.precisions.values()) for cell in cells.values())
+    model = grid.world.get("train.model", "-")
     return (
-        f"{number(runs)} runs on {found.world.get('data.name', '-')} with the model {model}: {found.filled} of the "
-        f"{len(found.grid)} cells of the grid, {trials(found)} each.{_effort(found)} Our numbers stand beside the "
+        f"{number(runs)} runs on {grid.world.get('data.name', '-')} with the model {model}: {grid.filled} of the "
+        f"{len(grid.places)} cells of the grid, {trials(grid)} each.{_effort(grid)} Our numbers stand beside the "
         "paper's, and every quantitative claim of the paper beside what our runs say about it."
     )
 
 
-def _effort(found: Study) -> str:
+def _effort(grid: Grid) -> str:
     """What the training took, in all."""
-    steps, seconds = (sum(float(one.get(key) or 0) for one in found.pieces) for key in ("steps", "seconds"))
+    steps, seconds = (sum(float(piece.get(key) or 0) for piece in grid.pieces) for key in ("steps", "seconds"))
     if not seconds:
         return ""
-    devices = " and ".join(dict.fromkeys(str(one.get("device", "-")) for one in found.pieces))
+    devices = " and ".join(dict.fromkeys(str(piece.get("device", "-")) for piece in grid.pieces))
     return (
         f" Trained in {seconds:,.0f} s on {devices}: {steps / 1e6:,.1f} million client-steps, "
         f"{number(round(steps / seconds))} per second."
     )
 
 
-def differences(found: Study) -> list[str]:
+def differences(grid: Grid) -> list[str]:
     """What a reader must know before comparing."""
     out = []
-    fewest, most = found.trials
+    fewest, most = grid.trials
     if most and fewest < paper.TRIALS:
-        out.append(f"{trials(found)}, the paper has {paper.TRIALS} and gives no spread")
+        out.append(f"{trials(grid)}, the paper has {paper.TRIALS} and gives no spread")
     for key, (usual, sentence) in PROTOCOL.items():
-        if found.world and found.world.get(key) != usual:
-            out.append(sentence.format(number(found.world.get(key))))
-    slots = str(found.world.get("world.slots", ""))
-    if found.world and slots != "15000 / 30000":
+        if grid.world and grid.world.get(key) != usual:
+            out.append(sentence.format(number(grid.world.get(key))))
+    slots = str(grid.world.get("world.slots", ""))
+    if grid.world and slots != "15000 / 30000":
         out.append(f"the horizon is {slots} slots (IID / non-IID), the paper's 15,000 / 30,000")
-    if found.world:
+    if grid.world:
         precision = {"bf16": "bfloat16 on a GPU, weights in float32", "tf32": "TF32 on a GPU"}.get(
-            str(found.world.get("train.precision")), "float32"
+            str(grid.world.get("train.precision")), "float32"
         )
         out.append(
-            f"the model is {found.world.get('train.model')}, inputs are scaled as {_scale(found)}, augmentation is "
-            f"{found.world.get('train.augment') or 'none'} (the paper does not give the widths of its layers, nor the "
+            f"the model is {grid.world.get('train.model')}, inputs are scaled as {_scale(grid)}, augmentation is "
+            f"{grid.world.get('train.augment') or 'none'} (the paper does not give the widths of its layers, nor the "
             f"scaling, nor the augmentation); products are taken in {precision} (the paper does not say)"
         )
     out += [
@@ -79,41 +79,41 @@ def differences(found: Study) -> list[str]:
         "was chosen for all cells, the one that fits its tables best as a whole, and nothing was tuned to a cell or a "
         "scheduler; what was varied stands under the regime and under sensitivity",
     ]
-    if any(dict(key[1]).get("queue_threshold") == 2 for key in found.cells):
+    if any(dict(key[1]).get("queue_threshold") == 2 for key in grid.cells):
         out.append("the limit on waiting hub models for non-IID data is 2 (the paper does not give it)")
-    out += _budget(found)
-    runs = [run for cell in found.cells.values() for run in cell]
+    out += _budget(grid)
+    runs = [run for cell in grid.cells.values() for run in cell]
     diverged, late = sum(run.diverged for run in runs), sum(run.fell_apart for run in runs)
     if diverged:
         after = f", {late} of them after they had passed {LEARNT:g} %," if late else ""
         who = f"{diverged} run{'s' * (diverged > 1)} diverged{after}"
         out.append(f"{who} and count{'s' * (diverged == 1)} with the accuracy of guessing one class")
-    if found.strangers:
-        out.append(f"{found.strangers} runs in the file are no cell of these tables, by their settings")
-    if found.left_out:
-        out.append(f"{found.left_out} runs in the file belong to other worlds and were left out")
+    if grid.strangers:
+        out.append(f"{grid.strangers} runs in the file are no cell of these tables, by their settings")
+    if grid.left_out:
+        out.append(f"{grid.left_out} runs in the file belong to other worlds and were left out")
     return out
 
 
-def _scale(found: Study) -> str:
-    return str(found.world.get("data.scale") or "standard")
+def _scale(grid: Grid) -> str:
+    return str(grid.world.get("data.scale") or "standard")
 
 
-def _budget(found: Study) -> list[str]:
+def _budget(grid: Grid) -> list[str]:
     """Columns of the tables in which nobody can spend the budget."""
-    budget = found.world.get("world.budget")
+    budget = grid.world.get("world.budget")
     if budget is None:
         return []
     said = []
     for where in paper.DISTRIBUTIONS:
         never = []
         for delta in paper.DELTAS:
-            cells = [found.cell(where, policy, groups, delta) for policy, groups in found.rows]
+            cells = [grid.cell(where, policy, groups, delta) for policy, groups in grid.rows]
             spent = [run.energy[-1] for cell in cells if cell is not None for run in cell]
             if spent and max(spent) < budget:
                 never.append(f"{delta:g}")
         if never:
-            said.append(f"{'IID' if where == 'iid' else 'non-IID'} δ = {', '.join(never)}")
+            said.append(f"{paper.DISTRIBUTIONS[where]} δ = {', '.join(never)}")
     if not said:
         return []
     return [
@@ -121,19 +121,18 @@ def _budget(found: Study) -> list[str]:
     ]
 
 
-def outcome(found: Study, examined: Sequence[tuple[Claim, Finding, Finding | None]]) -> list[str]:
+def outcome(grid: Grid, examined: Sequence[tuple[Claim, Finding, Finding | None]]) -> list[str]:
     """The most important figures, computed."""
     out = [f"Of {len(examined)} claims {tally([finding for _, finding, _ in examined])}."]
     own = sum(printed is not None and printed.verdict == "does not hold" for _, _, printed in examined)
     asked = sum(printed is not None for _, _, printed in examined)
     out.append(f"{own} of the {asked} claims that can be held against the paper's own tables do not agree with them.")
-    for where, rows in paper.TABLES.items():
+    for where in paper.DISTRIBUTIONS:
         gaps = []
-        for row in rows:
-            for printed, delta in zip(row.values, paper.DELTAS, strict=True):
-                value = found.value(where, row.policy, row.groups, delta)
-                if value is not None:
-                    gaps.append((value.mean - printed, f"{label(row.policy, row.groups)}, δ = {delta:g}"))
+        for policy, groups, delta, printed in paper.cells(where):
+            value = grid.value(where, policy, groups, delta)
+            if value is not None:
+                gaps.append((value.mean - printed, f"{paper.label(policy, groups)}, δ = {delta:g}"))
         if gaps:
             near = sum(abs(gap) <= 5 for gap, _ in gaps)
             high, low = max(gaps), min(gaps)
@@ -153,12 +152,10 @@ TABLES = (
 )
 
 
-def regime(found: Study, regimes: Sequence[Reading]) -> str:
+def regime(grid: Grid, regimes: Sequence[Reading]) -> str:
     """What the regime experiment says, and whether these runs follow it."""
-    here = "/".join(
-        [str(found.world.get("train.model")), _scale(found), str(found.world.get("train.augment") or "none")]
-    )
-    ours = f"These runs: {here}." if found.world else ""
+    here = "/".join([str(grid.world.get("train.model")), _scale(grid), str(grid.world.get("train.augment") or "none")])
+    ours = f"These runs: {here}." if grid.world else ""
     if not regimes:
         return f"{ours} The results of the experiment that chooses the regime are not beside these.".strip()
     taken = choose(regimes)
@@ -170,10 +167,10 @@ def tally(findings: Sequence[Finding]) -> str:
     """`16 hold (7 of them within the error), 25 do not (9 within the error), 2 cannot be tested`."""
     words = []
     for kind, name in (("holds", "hold"), ("does not hold", "do not")):
-        some = [one for one in findings if one.verdict == kind]
-        close = sum(one.close for one in some)
+        some = [finding for finding in findings if finding.verdict == kind]
+        close = sum(finding.close for finding in some)
         words.append(f"{len(some)} {name}" + (f" ({close} of them within the error)" if close else ""))
-    untested = sum(one.verdict == "cannot be tested" for one in findings)
+    untested = sum(finding.verdict == "cannot be tested" for finding in findings)
     return ", ".join([*words, *([f"{untested} cannot be tested"] if untested else [])])
 
 
@@ -189,34 +186,34 @@ ERRORS = (
 )
 
 
-def provenance(found: Study) -> Table:
+def provenance(grid: Grid) -> TextTable:
     """Which commands and machines trained, and how fast."""
     body = []
-    for one in found.pieces:
-        seconds = float(one.get("seconds") or 0)
-        rate = float(one.get("steps") or 0) / seconds if seconds else None
+    for piece in grid.pieces:
+        seconds = float(piece.get("seconds") or 0)
+        rate = float(piece.get("steps") or 0) / seconds if seconds else None
         names = ("pipecycle", "source", "python", "torch", "numpy")
-        versions = ", ".join(f"{name} {one[name]}" for name in names if name in one)
+        versions = ", ".join(f"{name} {piece[name]}" for name in names if name in piece)
         body.append(
             (
-                str(one.get("command", "-")),
-                str(one.get("device", "-")),
-                number(one.get("runs")),
-                number(one.get("steps")),
+                str(piece.get("command", "-")),
+                str(piece.get("device", "-")),
+                number(piece.get("runs")),
+                number(piece.get("steps")),
                 f"{seconds:,.0f}",
-                "-" if one.get("wall_seconds") is None else f"{float(one['wall_seconds']):,.0f}",
+                "-" if piece.get("wall_seconds") is None else f"{float(piece['wall_seconds']):,.0f}",
                 "-" if rate is None else number(round(rate)),
                 versions,
             )
         )
     if len(body) > 1:
-        steps, seconds = (sum(float(one.get(key) or 0) for one in found.pieces) for key in ("steps", "seconds"))
-        wall = sum(float(one.get("wall_seconds") or 0) for one in found.pieces)
-        runs = sum(int(one.get("runs") or 0) for one in found.pieces)
+        steps, seconds = (sum(float(piece.get(key) or 0) for piece in grid.pieces) for key in ("steps", "seconds"))
+        wall = sum(float(piece.get("wall_seconds") or 0) for piece in grid.pieces)
+        runs = sum(int(piece.get("runs") or 0) for piece in grid.pieces)
         pace = number(round(steps / seconds)) if seconds else "-"
         body.append(
             ("all of them", "", number(runs), number(round(steps)), f"{seconds:,.0f}", f"{wall:,.0f}", pace, "")
         )
     head = ("Command", "Device", "Runs", "Client-steps", "Training (s)", "Wall (s)", "Client-steps per s", "Versions")
     empty = (("not recorded", *("-",) * (len(head) - 1)),)
-    return Table("How the results were made", head, tuple(body) or empty)
+    return TextTable("How the results were made", head, tuple(body) or empty)

@@ -22,7 +22,7 @@ WORDS = {"policy": "policy", "groups": "policy.groups", "delta": "delta", "data"
 def experiment(name: str) -> Path:
     """A sweep file that comes with pipecycle."""
     here = Path(__file__).resolve().parent
-    for folder in (here, here.parents[2] / "experiments"):  # an installed package, a checkout
+    for folder in (here, here.parents[1]):  # an installed package, a checkout
         if (folder / name).exists():
             return folder / name
     raise InputError(f"{name}: did not come with this installation; name the file with --file")

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 from attrs import frozen
 
-from pipecycle.report.tables import Table
-from pipecycle.reproduce import claims_curves as curves
-from pipecycle.reproduce import claims_tables as tables
-from pipecycle.reproduce.claims_tables import Source
-from pipecycle.reproduce.study import Study
-from pipecycle.reproduce.tables import trials
-from pipecycle.reproduce.verdicts import Finding, untestable
+from pipecycle.report.tables import TextTable
+from pipecycle_paper import claims_curves as curves
+from pipecycle_paper import claims_tables as tables
+from pipecycle_paper.claims_tables import Source
+from pipecycle_paper.grid import Grid
+from pipecycle_paper.tables import trials
+from pipecycle_paper.verdicts import Finding, untestable
 
 
 @frozen
@@ -24,19 +24,19 @@ class Claim:
     """In our words, with the thresholds that we had to choose."""
     table: Callable[[Source], Finding] | None = None
     """For claims about the accuracies of the two tables: asked of our tables and of the paper's."""
-    history: Callable[[Study], Finding] | None = None
+    history: Callable[[Grid], Finding] | None = None
     """For claims that need more than the tables."""
     print_only: bool = False
     """About the print itself: our runs cannot say anything."""
     measured: bool = True
     """Whether the verdict rests on trained models, so that the number of trials matters."""
 
-    def ours(self, found: Study) -> Finding:
+    def ours(self, grid: Grid) -> Finding:
         if self.history is not None:
-            return self.history(found)
+            return self.history(grid)
         if self.print_only or self.table is None:
             return untestable("it is about how the paper's tables are printed")
-        return self.table(found.value)
+        return self.table(grid.value)
 
     def own(self) -> Finding | None:
         """The paper's own tables about the claim."""
@@ -228,13 +228,13 @@ CLAIMS: Sequence[Claim] = (
 )
 
 
-def examine(found: Study) -> list[tuple[Claim, Finding, Finding | None]]:
+def examine(grid: Grid) -> list[tuple[Claim, Finding, Finding | None]]:
     """Every claim with what our results say and what the paper's own tables say."""
-    return [(claim, claim.ours(found), claim.own()) for claim in CLAIMS]
+    return [(claim, claim.ours(grid), claim.own()) for claim in CLAIMS]
 
 
-def claims_table(found: Study, examined: Sequence[tuple[Claim, Finding, Finding | None]]) -> Table:
-    few = f" ({trials(found)})" if 0 < found.trials[0] < 3 else ""
+def claims_table(grid: Grid, examined: Sequence[tuple[Claim, Finding, Finding | None]]) -> TextTable:
+    few = f" ({trials(grid)})" if 0 < grid.trials[0] < 3 else ""
     body = []
     for number, (claim, finding, own) in enumerate(examined, 1):
         printed = "-"
@@ -243,4 +243,4 @@ def claims_table(found: Study, examined: Sequence[tuple[Claim, Finding, Finding 
         why = finding.why + (few if finding.verdict != "cannot be tested" and claim.measured else "")
         body.append((str(number), claim.text, claim.lines, finding.figure, finding.words, why, printed))
     head = ("No.", "Claim", "Line", "Our figure", "Verdict", "Why", "The paper's own tables")
-    return Table(f"Claims of the paper, against {trials(found)} of ours", head, tuple(body))
+    return TextTable(f"Claims of the paper, against {trials(grid)} of ours", head, tuple(body))

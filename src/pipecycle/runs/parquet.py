@@ -1,4 +1,4 @@
-"""Results in one file: every checkpoint of every run, and which commands and machines they came from."""
+"""results.parquet: every checkpoint of every run in one file, and which commands and machines they came from."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from attrs import frozen
 
 from pipecycle.errors import InputError
 from pipecycle.files import reason, write
+from pipecycle.results.metrics import COLUMNS
 from pipecycle.runs.run import RunFolder
-from pipecycle.runs.sweep import collect
+from pipecycle.runs.sweep import flat
+from pipecycle.world.lineage import Floats
 
 if TYPE_CHECKING:
     import pandas
@@ -40,11 +42,34 @@ class Results:
         return len(self.identities)
 
     @property
+    def first(self) -> pandas.DataFrame:
+        """One row for each run: what does not change from checkpoint to checkpoint."""
+        return self.frame.drop_duplicates("identity") if len(self.frame) else self.frame
+
+    def histories(self) -> dict[str, dict[str, Floats]]:
+        """The checkpoints of every run by its identity, as `Metrics.of` takes them: in the order of slots, the row at
+        the budget after the regular one; NaN for what the file does not have."""
+        import pandas
+
+        if not len(self.frame):
+            return {}
+        codes, names = pandas.factorize(self.frame["identity"])
+        unknown = np.full(len(self.frame), np.nan)
+        columns = {
+            name: self.frame[name].to_numpy(np.float64, na_value=np.nan) if name in self.frame else unknown
+            for name in (*COLUMNS, "clients_accuracy", "diverged")
+        }
+        order = np.lexsort((columns["budget"], columns["slot"], codes))
+        ends = np.searchsorted(codes[order], np.arange(1, len(names)))
+        parts = {name: np.split(column[order], ends) for name, column in columns.items()}
+        return {str(run): {name: parts[name][place] for name in columns} for place, run in enumerate(names)}
+
+    @property
     def sources(self) -> dict[str, int]:
         """Runs by the source of the code that trained them; those of which it was not recorded under no name."""
         if not len(self.frame):
             return {}
-        first = self.frame.drop_duplicates("identity")
+        first = self.first
         names = first["source"] if "source" in first else first["identity"].map(lambda _: None)
         counts = names.fillna("").value_counts()
         return {str(name): int(count) for name, count in sorted(counts.items())}
@@ -72,17 +97,13 @@ class Results:
 
 
 def code(sources: Mapping[str, int]) -> str:
-    """By which code some results were made, as a sentence; a mixture is said."""
+    """Which code made some results, as a sentence."""
     words = [
         f"{name or 'code that was not recorded'} ({count} run{'s' * (count > 1)})" for name, count in sources.items()
     ]
     if len(words) == 1:
         return f"One version of the code made all runs: {words[0]}." if "" not in sources else f"Made by {words[0]}."
     return f"A mixture of {len(words)} versions of the code: {', '.join(words)}."
-
-
-def empty() -> Results:
-    return merge([])
 
 
 def load(path: Path) -> Results:
@@ -128,9 +149,34 @@ def _seal(frame: pandas.DataFrame, note: bytes) -> bytes:
     return whole.hexdigest().encode()
 
 
-def gather(folders: Sequence[RunFolder]) -> Results:
-    """The finished runs of some folders."""
-    return Results(collect(folders), [])
+def collect(folders: Sequence[RunFolder]) -> pandas.DataFrame:
+    """All checkpoints of all finished runs, tidy: one row each, with the run's configuration and plan beside it."""
+    import pandas
+
+    frames = []
+    for folder in folders:
+        if folder.finished:
+            frame = pandas.read_csv(folder.path / "metrics.csv")
+            result, config = folder.result(), folder.config
+            about = {"run": folder.path.name, "identity": config.identity(), "source": result.get("source")}
+            about["ended"] = result["ended"]
+            about |= {"steps": result["steps"], "test_samples": result.get("test_samples"), **flat(config)}
+            about |= plan_columns(result.get("plan", {}))
+            head = pandas.DataFrame({key: [value] * len(frame) for key, value in about.items()})
+            frames.append(pandas.concat([head, frame], axis=1).dropna(axis=1, how="all"))
+    return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
+
+
+def plan_columns(figures: Mapping[str, Any], prefix: str = "plan") -> dict[str, Any]:
+    """The figures of a schedule that its configuration does not say, one column each: `plan.lag.mean` and so on."""
+    out: dict[str, Any] = {}
+    for key, value in figures.items():
+        if isinstance(value, Mapping):
+            if key != "settings":
+                out |= plan_columns(value, f"{prefix}.{key}")
+        elif key not in ("policy", "harvest", "clients", "trial", "budget"):
+            out[f"{prefix}.{key}"] = value
+    return out
 
 
 def merge(parts: Iterable[Results]) -> Results:

@@ -13,13 +13,13 @@ from attrs import field, frozen
 
 from pipecycle.files import write
 from pipecycle.report.markup import markdown
-from pipecycle.report.tables import Table
-from pipecycle.reproduce import grid, paper
-from pipecycle.reproduce.results import Results, code, load
-from pipecycle.reproduce.study import Cell, key_of_config, trials_by_cell
-from pipecycle.reproduce.tables import MISSING, label, signed
+from pipecycle.report.tables import TextTable
 from pipecycle.runs.config import Config
+from pipecycle.runs.parquet import Results, code, load
 from pipecycle.schedule.summary import number
+from pipecycle_paper import paper, selection
+from pipecycle_paper.grid import Cell, cells_of, key_of_config
+from pipecycle_paper.tables import MISSING, signed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,8 +50,8 @@ class Reading:
     @cached_property
     def gaps(self) -> dict[tuple[str, int | None, float], float]:
         """Ours less the paper's, in points, by policy, groups and charging probability."""
-        found = {key: (cell.accuracy().mean, paper.value("iid", *key)) for key, cell in self.cells.items()}
-        return {key: ours - printed for key, (ours, printed) in found.items() if printed is not None}
+        both = {key: (cell.accuracy().mean, paper.value("iid", *key)) for key, cell in self.cells.items()}
+        return {key: ours - printed for key, (ours, printed) in both.items() if printed is not None}
 
     @property
     def rms(self) -> float:
@@ -68,66 +68,79 @@ def rms(gaps: Sequence[float]) -> float:
 
 def readings(results: Results) -> list[Reading]:
     """The readings of regimes.toml as far as they were run, in its order."""
-    sweep = grid.read(grid.experiment(grid.REGIMES), "1")
-    found = []
+    sweep = selection.read(selection.experiment(selection.REGIMES), "1")
+    out = []
     for name, names in sweep.parts.items():
         configs = [sweep.runs[run] for run in names]
-        regime = {key: grid.columns(configs[0])[key] for key in REGIME}
-        known = trials_by_cell(results, regime)
-        cells = {_place(one): known[key_of_config(one)] for one in configs if key_of_config(one) in known}
+        regime = {key: selection.columns(configs[0])[key] for key in REGIME}
+        known = cells_of(results, regime)
+        cells = {_place(config): known[key_of_config(config)] for config in configs if key_of_config(config) in known}
         if cells:
-            found.append(Reading(name, regime, cells, len(configs), _pace(results, name)))
-    return found
+            out.append(Reading(name, regime, cells, len(configs), _pace(results, name)))
+    return out
 
 
-def choose(found: Sequence[Reading]) -> Reading | None:
+def choose(readings: Sequence[Reading]) -> Reading | None:
     """The reading that the rule takes, among those whose cells were all run."""
-    whole = [one for one in found if one.complete]
+    whole = [reading for reading in readings if reading.complete]
     if not whole:
         return None
-    least = min(one.rms for one in whole)
-    near = [one for one in whole if one.rms <= least + NEAR]
-    timed = all(one.pace is not None for one in near)
-    return max(near, key=lambda one: (one.pace or 0.0, -one.rms)) if timed else min(near, key=lambda one: one.rms)
+    least = min(reading.rms for reading in whole)
+    near = [reading for reading in whole if reading.rms <= least + NEAR]
+    timed = all(reading.pace is not None for reading in near)
+    return (
+        max(near, key=lambda reading: (reading.pace or 0.0, -reading.rms))
+        if timed
+        else min(near, key=lambda reading: reading.rms)
+    )
 
 
-def summary(found: Sequence[Reading]) -> Table:
+def summary(readings: Sequence[Reading]) -> TextTable:
     """A line per reading, the closest first."""
     body = []
-    taken = choose(found)
-    for one in sorted(found, key=lambda one: one.rms):
-        worst = max(one.gaps, key=lambda key: abs(one.gaps[key]))
-        diverged = sum(run.diverged for cell in one.cells.values() for run in cell)
+    taken = choose(readings)
+    for reading in sorted(readings, key=lambda reading: reading.rms):
+        worst = max(reading.gaps, key=lambda key: abs(reading.gaps[key]))
+        diverged = sum(run.diverged for cell in reading.cells.values() for run in cell)
         body.append(
             (
-                one.name + (" (taken)" if one is taken else ""),
-                f"{one.rms:.1f}",
-                signed(float(np.mean(list(one.gaps.values())))),
-                f"{signed(one.gaps[worst])} ({_cell(worst)})",
-                f"{len(one.gaps)} of {one.wanted}",
+                reading.name + (" (taken)" if reading is taken else ""),
+                f"{reading.rms:.1f}",
+                signed(float(np.mean(list(reading.gaps.values())))),
+                f"{signed(reading.gaps[worst])} ({_cell(worst)})",
+                f"{len(reading.gaps)} of {reading.wanted}",
                 str(diverged),
-                "-" if one.pace is None else number(round(one.pace)),
+                "-" if reading.pace is None else number(round(reading.pace)),
             )
         )
     head = ("Reading", "r.m.s.", "mean", "largest", "cells", "diverged", "client-steps per s")
-    return Table("Readings of the regime: difference to the paper in points, IID", head, tuple(body))
+    return TextTable("Readings of the regime: difference to the paper in points, IID", head, tuple(body))
 
 
-def accuracies(found: Sequence[Reading]) -> Table:
+def accuracies(readings: Sequence[Reading]) -> TextTable:
     """All cells of all readings beside the paper's."""
-    cells = dict.fromkeys(key for one in found for key in one.cells)
+    cells = dict.fromkeys(key for reading in readings for key in reading.cells)
     body = []
     for key in cells:
         printed = paper.value("iid", *key)
         line = [_cell(key), "-" if printed is None else f"{printed:.1f}"]
-        line += [f"{one.cells[key].accuracy().mean:.1f}" if key in one.cells else MISSING for one in found]
+        line += [
+            f"{reading.cells[key].accuracy().mean:.1f}" if key in reading.cells else MISSING for reading in readings
+        ]
         body.append(tuple(line))
-    return Table("Accuracy (%) at the budget, by reading", ("Cell", "paper", *(one.name for one in found)), tuple(body))
+    return TextTable(
+        "Accuracy (%) at the budget, by reading",
+        ("Cell", "paper", *(reading.name for reading in readings)),
+        tuple(body),
+    )
 
 
-def verdict(found: Sequence[Reading]) -> str:
+def verdict(readings: Sequence[Reading]) -> str:
     """Which reading is taken, in a sentence."""
-    taken, best = choose(found), min((one for one in found if one.complete), key=lambda one: one.rms, default=None)
+    taken, best = (
+        choose(readings),
+        min((reading for reading in readings if reading.complete), key=lambda reading: reading.rms, default=None),
+    )
     if taken is None or best is None:
         return "No reading is complete yet: none is taken."
     said = f"Taken: {taken.name}, {taken.rms:.1f} points from the paper (root mean square over {taken.wanted} cells)"
@@ -139,13 +152,13 @@ def verdict(found: Sequence[Reading]) -> str:
 def write_regimes(out: Path, console: Console) -> list[Path]:
     """`regimes.md` beside `results.parquet` in a folder; its first table is printed."""
     results = load(out / "results.parquet")
-    found = readings(results)
-    tables = [summary(found), accuracies(found)]
+    known = readings(results)
+    tables = [summary(known), accuracies(known)]
     path = out / "regimes.md"
-    text = ["# Which training regime was the paper's", ABOUT, RULE, verdict(found), code(results.sources)]
+    text = ["# Which training regime was the paper's", ABOUT, RULE, verdict(known), code(results.sources)]
     write(path, "\n\n".join([*text, markdown(tables)]))
     console.print(markdown(tables[:1]), highlight=False, markup=False, soft_wrap=True)
-    console.print(verdict(found), highlight=False, markup=False, soft_wrap=True)
+    console.print(verdict(known), highlight=False, markup=False, soft_wrap=True)
     return [path]
 
 
@@ -157,11 +170,11 @@ ABOUT = (
 
 
 def _place(config: Config) -> tuple[str, int | None, float]:
-    return config.policy, config.settings.get("groups"), float(grid.columns(config)["delta"])  # type: ignore[arg-type]
+    return config.policy, config.settings.get("groups"), float(selection.columns(config)["delta"])  # type: ignore[arg-type]
 
 
 def _cell(key: tuple[str, int | None, float]) -> str:
-    return f"{label(key[0], key[1])}, δ = {key[2]:g}"
+    return f"{paper.label(key[0], key[1])}, δ = {key[2]:g}"
 
 
 def _pace(results: Results, name: str) -> float | None:

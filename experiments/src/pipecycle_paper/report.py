@@ -15,21 +15,21 @@ from attrs import frozen
 from pipecycle import __version__
 from pipecycle.errors import InputError
 from pipecycle.files import reason, write
-from pipecycle.report.figures import look, save
+from pipecycle.report.figures import figure_style, save
 from pipecycle.report.markup import html_table, latex, markdown
 from pipecycle.report.page import asset
-from pipecycle.report.tables import Table
-from pipecycle.reproduce import prose
-from pipecycle.reproduce.claims import claims_table, examine
-from pipecycle.reproduce.drawing import figures
-from pipecycle.reproduce.energy import ratios
-from pipecycle.reproduce.goals import contest_table, goals
-from pipecycle.reproduce.paper import DISTRIBUTIONS
-from pipecycle.reproduce.reasons import ABOUT, counted, reasons
-from pipecycle.reproduce.regimes import Reading, accuracies, readings, summary
-from pipecycle.reproduce.results import code, load
-from pipecycle.reproduce.study import study
-from pipecycle.reproduce.tables import tables
+from pipecycle.report.tables import TextTable
+from pipecycle.runs.parquet import code, load
+from pipecycle_paper import prose
+from pipecycle_paper.claims import claims_table, examine
+from pipecycle_paper.drawing import figures
+from pipecycle_paper.energy import ratios
+from pipecycle_paper.goals import contest_table, goals
+from pipecycle_paper.grid import grid_of
+from pipecycle_paper.paper import DISTRIBUTIONS
+from pipecycle_paper.reasons import ABOUT, counted, reasons
+from pipecycle_paper.regimes import Reading, accuracies, readings, summary
+from pipecycle_paper.tables import tables
 
 TITLE = "The paper's evaluation, run again"
 VERDICTS = {
@@ -64,20 +64,20 @@ class Section:
 
 def write_report(out: Path) -> list[Path]:
     """Tables, figures, claims and pages beside `results.parquet` in a folder; the files that were written."""
-    found = study(load(out / "results.parquet"))
-    examined, regimes = examine(found), _regimes(out)
-    every = {"claims": claims_table(found, examined), **tables(found), "how": prose.provenance(found)}
-    every |= {"goals": contest_table(found), "differences": reasons(found)}
-    every |= {f"energy_ratio_{where.replace('-', '')}": ratios(found, where) for where in DISTRIBUTIONS}
+    grid = grid_of(load(out / "results.parquet"))
+    examined, regimes = examine(grid), _regimes(out)
+    every = {"claims": claims_table(grid, examined), **tables(grid), "how": prose.provenance(grid)}
+    every |= {"goals": contest_table(grid), "differences": reasons(grid)}
+    every |= {f"energy_ratio_{where.replace('-', '')}": ratios(grid, where) for where in DISTRIBUTIONS}
     every |= {"regimes": summary(regimes), "regimes_cells": accuracies(regimes)} if regimes else {}
-    pictures = _pictures(figures(found))
+    pictures = _pictures(figures(grid))
     head = _Head(
-        prose.lead(found),
-        [goal.sentence for goal in goals(found)],
-        [*prose.outcome(found, examined), counted(found)],
-        [_sentence(one) for one in prose.differences(found)],
+        prose.lead(grid),
+        [goal.sentence for goal in goals(grid)],
+        [*prose.outcome(grid, examined), counted(grid)],
+        [_sentence(text) for text in prose.differences(grid)],
     )
-    sections = _sections(every, prose.regime(found, regimes), code(found.sources))
+    sections = _sections(every, prose.regime(grid, regimes), code(grid.sources))
     files: dict[str, bytes | str] = {
         "report.html": _page(head, sections, every, pictures),
         "report.md": _markdown(head, sections, every, pictures),
@@ -120,7 +120,7 @@ def _sentence(text: str) -> str:
     return text[0].upper() + text[1:] + "."
 
 
-def _sections(every: Mapping[str, Table], regime: str, made: str) -> list[Section]:
+def _sections(every: Mapping[str, TextTable], regime: str, made: str) -> list[Section]:
     both = ("iid", "noniid")
     parts = tuple(name for name in every if name.startswith("sensitivity_"))
     stops = tuple(f"stopped_{kind}_{where}" for where in both for kind in ("literal", "late"))
@@ -220,7 +220,7 @@ def _sections(every: Mapping[str, Table], regime: str, made: str) -> list[Sectio
 
 def _pictures(drawn: Mapping[str, tuple[str, object]]) -> dict[str, Picture]:
     out = {}
-    with look():
+    with figure_style():
         for name, (caption, draw) in drawn.items():
             figure = draw()  # type: ignore[operator]
             figure.draw_without_rendering()  # lays it out, once for both files
@@ -229,18 +229,18 @@ def _pictures(drawn: Mapping[str, tuple[str, object]]) -> dict[str, Picture]:
     return out
 
 
-def _csv(table: Table) -> str:
+def _csv(table: TextTable) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([table.head, *table.cells])
     return text.getvalue()
 
 
 def _markdown(
-    head: _Head, sections: Sequence[Section], every: Mapping[str, Table], pictures: Mapping[str, Picture]
+    head: _Head, sections: Sequence[Section], every: Mapping[str, TextTable], pictures: Mapping[str, Picture]
 ) -> str:
-    parts = [f"# {TITLE}", head.lead, "## Goals set before the runs", "\n".join(f"- {one}" for one in head.goals)]
-    parts += ["## What came out", "\n".join(f"- {one}" for one in head.outcome)]
-    parts += ["## What differs from the paper's protocol", "\n".join(f"- {one}" for one in head.differences)]
+    parts = [f"# {TITLE}", head.lead, "## Goals set before the runs", "\n".join(f"- {text}" for text in head.goals)]
+    parts += ["## What came out", "\n".join(f"- {text}" for text in head.outcome)]
+    parts += ["## What differs from the paper's protocol", "\n".join(f"- {text}" for text in head.differences)]
     for section in sections:
         parts += [f"## {section.title}", section.text] if section.text else [f"## {section.title}"]
         for name in section.figures:
@@ -250,7 +250,9 @@ def _markdown(
     return "\n\n".join(parts) + "\n"
 
 
-def _page(head: _Head, sections: Sequence[Section], every: Mapping[str, Table], pictures: Mapping[str, Picture]) -> str:
+def _page(
+    head: _Head, sections: Sequence[Section], every: Mapping[str, TextTable], pictures: Mapping[str, Picture]
+) -> str:
     body, links = [], []
     for number, section in enumerate(sections, 1):
         links.append(f'<a href="#s{number}">{html.escape(section.title)}</a>')
@@ -270,15 +272,15 @@ def _page(head: _Head, sections: Sequence[Section], every: Mapping[str, Table], 
     facts = {
         "title": html.escape(TITLE),
         "lead": html.escape(head.lead),
-        "goals": "".join(f"<li>{html.escape(one)}</li>" for one in head.goals),
-        "outcome": "".join(f"<li>{html.escape(one)}</li>" for one in head.outcome),
-        "differences": "".join(f"<li>{html.escape(one)}</li>" for one in head.differences),
+        "goals": "".join(f"<li>{html.escape(item)}</li>" for item in head.goals),
+        "outcome": "".join(f"<li>{html.escape(item)}</li>" for item in head.outcome),
+        "differences": "".join(f"<li>{html.escape(item)}</li>" for item in head.differences),
         "links": "".join(links),
         "sections": "".join(body),
-        "css": asset("page.css") + asset("paper.css"),
+        "css": asset("page.css") + asset("paper.css", __package__),
         "version": __version__,
     }
-    return Template(asset("paper.html")).substitute(facts)
+    return Template(asset("paper.html", __package__)).substitute(facts)
 
 
 def _whole(text: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from pipecycle.reproduce import paper
-from pipecycle.reproduce.paper import BASELINES, CYCLIC, DELTAS, DISTRIBUTIONS, GROUPS
-from pipecycle.reproduce.study import Value
-from pipecycle.reproduce.verdicts import Check, Finding, above, at_least, at_most, judge, untestable
+from pipecycle.results import Value
+from pipecycle_paper import paper
+from pipecycle_paper.paper import BASELINES, CYCLIC, DELTAS, DISTRIBUTIONS, GROUPS
+from pipecycle_paper.verdicts import Check, Finding, above, at_least, at_most, judge, untestable
 
 Source = Callable[[str, str, int | None, float], Value | None]
 """Distribution, policy, groups, delta -> accuracy."""
@@ -21,21 +21,17 @@ AMPLE = (0.3, 0.5, 1.0)
 
 def printed(distribution: str, policy: str, groups: int | None, delta: float) -> Value | None:
     """The paper's own tables as a source; they come without a spread."""
-    found = paper.value(distribution, policy, groups, delta)
-    return None if found is None else Value(found, None, paper.TRIALS, 0.0)
+    accuracy = paper.value(distribution, policy, groups, delta)
+    return None if accuracy is None else Value(accuracy, None, paper.TRIALS, 0.0)
 
 
 def best(source: Source, where: str, policies: Sequence[str], delta: float) -> tuple[str, Value] | None:
     """The most accurate of some schedulers, each at its best G; None unless all were run."""
-    found: list[tuple[str, Value]] = []
-    for policy in policies:
-        for groups in (None,) if policy in paper.UNGROUPED else GROUPS:
-            value = source(where, policy, groups, delta)
-            if value is None:
-                return None
-            name = paper.NAMES[policy] if groups is None else f"{paper.NAMES[policy]} G = {groups}"
-            found.append((name, value))
-    return max(found, key=lambda one: one[1].mean)
+    values = [
+        (paper.label(*choice).replace(",", ""), source(where, *choice, delta)) for choice in paper.choices(policies)
+    ]
+    known = [(name, value) for name, value in values if value is not None]
+    return max(known, key=lambda named: named[1].mean) if len(known) == len(values) else None
 
 
 def _lead(source: Source, where: str, deltas: Iterable[float], groups: int | None = None) -> Finding:
@@ -56,19 +52,15 @@ def _lead(source: Source, where: str, deltas: Iterable[float], groups: int | Non
 def _order(source: Source, where: Iterable[str], deltas: Iterable[float], *, rising: bool) -> Finding:
     """PipeCycle's accuracy rises (or falls) with G."""
     checks = []
-    for one in where:
+    for data in where:
         for delta in deltas:
             for few, many in ((2, 5), (5, 10)):
-                low, high = (source(one, "pipecycle", groups, delta) for groups in (few, many))
+                low, high = (source(data, "pipecycle", groups, delta) for groups in (few, many))
                 pair = (
                     (high, low, (f"G = {many}", f"G = {few}")) if rising else (low, high, (f"G = {few}", f"G = {many}"))
                 )
-                checks.append(above(f"{_name(one)}δ = {delta:g}", *pair))
+                checks.append(above(f"{DISTRIBUTIONS[data]}, δ = {delta:g}", *pair))
     return judge(checks)
-
-
-def _name(where: str) -> str:
-    return "IID, " if where == "iid" else "non-IID, "
 
 
 def highest_iid(source: Source) -> Finding:
@@ -89,7 +81,7 @@ def others_drop(source: Source) -> Finding:
             for few, many, low, high in pairs:
                 check = above(f"{paper.NAMES[policy]}, δ = {delta:g}", low, high, (f"G = {few}", f"G = {many}"))
                 drops += [] if check is None else [check]
-        checks.append(max(drops, key=lambda one: one.margin, default=None))
+        checks.append(max(drops, key=lambda check: check.margin, default=None))
     return judge(checks)
 
 
@@ -240,11 +232,16 @@ def best_groups_depend(source: Source) -> Finding:
     for where in DISTRIBUTIONS:
         for delta in DELTAS:
             values = [(source(where, "pipecycle", groups, delta), groups) for groups in GROUPS]
-            ranked = sorted(((v, groups) for v, groups in values if v is not None), key=lambda one: -one[0].mean)
+            ranked = sorted(((v, groups) for v, groups in values if v is not None), key=lambda lead: -lead[0].mean)
             if len(ranked) == len(GROUPS):
                 (top, groups), (second, _) = ranked[:2]
                 leads.append(
-                    (top.mean - second.mean, math.hypot(top.error, second.error), groups, f"{_name(where)}{delta:g}")
+                    (
+                        top.mean - second.mean,
+                        math.hypot(top.error, second.error),
+                        groups,
+                        f"{DISTRIBUTIONS[where]}, {delta:g}",
+                    )
                 )
     if len(leads) < 2:
         return judge([None])
@@ -255,8 +252,8 @@ def best_groups_depend(source: Source) -> Finding:
     if not pairs:
         close = any(lead < error for lead, error, _, _ in leads)
         return Finding("does not hold", text, "the same G is best everywhere", close)
-    sure = max(pairs, key=lambda pair: min(one[0] - one[1] for one in pair))
-    weak = min(sure, key=lambda one: one[0] - one[1])
+    sure = max(pairs, key=lambda pair: min(lead[0] - lead[1] for lead in pair))
+    weak = min(sure, key=lambda lead: lead[0] - lead[1])
     return judge([Check("best G", weak[0], weak[1], text)])
 
 
@@ -277,5 +274,5 @@ def bold_is_best(source: Source) -> Finding:
             for row in rows:
                 if delta in row.bold:
                     text = f"{row.values[place]:.1f} in bold, {top:.1f} is the largest"
-                    checks.append(Check(f"{_name(where)}δ = {delta:g}", row.values[place] - top, 0.0, text))
+                    checks.append(Check(f"{DISTRIBUTIONS[where]}, δ = {delta:g}", row.values[place] - top, 0.0, text))
     return judge(checks)

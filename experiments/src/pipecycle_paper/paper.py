@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from attrs import frozen
 
 DELTAS = (0.1, 0.3, 0.5, 1.0)
 GROUPS = (2, 5, 10)
-DISTRIBUTIONS = ("iid", "non-iid")
+DISTRIBUTIONS = {"iid": "IID", "non-iid": "non-IID"}
+"""Of the samples, and what to call them."""
 BUDGET = 500_000.0
 TRIALS = 10
 """Trials per configuration (L862); the paper gives means and no spread."""
@@ -86,9 +89,28 @@ TABLE_II = (
 TABLES = {"iid": TABLE_I, "non-iid": TABLE_II}
 
 
+def label(policy: str, groups: int | None) -> str:
+    return NAMES.get(policy, policy) + ("" if groups is None else f", G = {groups}")
+
+
+def choices(policies: Iterable[str]) -> list[tuple[str, int | None]]:
+    """Some of the paper's schedulers with every number of groups that they have."""
+    return [(policy, groups) for policy in policies for groups in ((None,) if policy in UNGROUPED else GROUPS)]
+
+
+def two_groups(policy: str) -> int | None:
+    """G = 2 for a scheduler that has groups."""
+    return None if policy in UNGROUPED else 2
+
+
+def cells(distribution: str) -> Iterator[tuple[str, int | None, float, float]]:
+    """Policy, groups, charging probability and accuracy of every cell of Table I or II."""
+    for row in TABLES[distribution]:
+        for delta, accuracy in zip(DELTAS, row.values, strict=True):
+            yield row.policy, row.groups, delta, accuracy
+
+
 def value(distribution: str, policy: str, groups: int | None, delta: float) -> float | None:
     """A cell of Table I or II."""
-    for row in TABLES[distribution]:
-        if (row.policy, row.groups) == (policy, groups) and delta in DELTAS:
-            return row.values[DELTAS.index(delta)]
-    return None
+    wanted = policy, groups, delta
+    return next((accuracy for *place, accuracy in cells(distribution) if tuple(place) == wanted), None)

@@ -17,46 +17,13 @@ from pipecycle.errors import InputError
 from pipecycle.files import reason
 from pipecycle.policies import REGISTRY
 from pipecycle.policies.registry import recorded
+from pipecycle.results.metrics import COLUMNS, Metrics
 from pipecycle.runs import folders
-from pipecycle.runs.config import Config, read_recorded
+from pipecycle.runs.config import SECTIONS, Config, read_recorded
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.summary import summarise
 from pipecycle.world.devices_file import parted
-from pipecycle.world.lineage import Floats
-
-SECTIONS = ("world", "data", "train", "look")
-
-
-@frozen(eq=False)
-class Metrics:
-    """metrics.csv, column by column."""
-
-    slot: Floats
-    energy: Floats
-    accuracy: Floats
-    loss: Floats
-    best: Floats
-    budget: Floats
-
-    @property
-    def at_budget(self) -> int:
-        """The row at the budget, or the last one if the budget was not reached."""
-        marked = np.flatnonzero(self.budget)
-        return int(marked[0]) if len(marked) else len(self.slot) - 1
-
-    @property
-    def possible(self) -> bool:
-        """Whether a run could have shown these: slots never fall, accuracies are percentages.  A live run may not know
-        its accuracy, and may have counted energy that a report took back."""
-        percent = np.concatenate([self.accuracy, self.best])
-        percent = percent[~np.isnan(percent)]
-        sound = ((percent >= 0) & (percent <= 100)).all() and (self.slot >= 1).all() and (self.energy >= 0).all()
-        return bool(sound and (np.diff(self.slot) >= 0).all() and np.isin(self.budget, (0, 1)).all())
-
-    def reaches(self, accuracy: float) -> int | None:
-        """The first row at or above an accuracy."""
-        found = np.flatnonzero(self.accuracy >= accuracy)
-        return int(found[0]) if len(found) else None
+from pipecycle.world.energy import units
 
 
 @frozen(eq=False, slots=False)
@@ -144,9 +111,19 @@ class Group:
         return tuple(record for record in self.records if record.ended is not None and record.metrics is not None)
 
     @property
-    def curves(self) -> tuple[Record, ...]:
+    def curves(self) -> list[Metrics]:
         """The runs to draw: those that ended, or what there is if none did."""
-        return self.trained or tuple(record for record in self.records if record.metrics is not None)
+        return [record.metrics for record in self.trained or self.records if record.metrics is not None]
+
+    @property
+    def metrics(self) -> dict[int, Metrics]:
+        """What the runs that ended have shown, by trial."""
+        return {record.trial: record.metrics for record in self.trained if record.metrics is not None}
+
+    @property
+    def accuracies(self) -> dict[int, float]:
+        """Percent at the budget (or at the end), by trial."""
+        return {trial: float(shown.accuracy[shown.at_budget]) for trial, shown in self.metrics.items()}
 
     @property
     def planned(self) -> tuple[Record, ...]:
@@ -161,17 +138,17 @@ class Group:
 
 def load(paths: Iterable[str | Path]) -> list[Group]:
     """Run folders, folders of run folders and lone schedules, grouped by all that decides them but the trial."""
-    found: dict[str, dict[int, Record]] = {}
+    by_facts: dict[str, dict[int, Record]] = {}
     for path in _runs(paths):
         record = read(path)
-        trials = found.setdefault(json.dumps(record.facts, sort_keys=True, default=str), {})
+        trials = by_facts.setdefault(json.dumps(record.facts, sort_keys=True, default=str), {})
         if record.trial in trials:
             raise InputError(
                 f"{path}: is the same run as {trials[record.trial].path} "
                 f"({record.schedule.policy}, trial {record.trial}); give one of them"
             )
         trials[record.trial] = record
-    groups = [tuple(trials[trial] for trial in sorted(trials)) for trials in found.values()]
+    groups = [tuple(trials[trial] for trial in sorted(trials)) for trials in by_facts.values()]
     if not groups:
         raise InputError("no runs: needs at least one folder that `pipecycle run` has written")
     order = {name: place for place, name in enumerate(REGISTRY)}
@@ -189,7 +166,9 @@ def read(path: Path) -> Record:
     config = read_recorded(path / "config.toml")
     result = folders.result(path)
     ended = None if result is None else str(result["ended"])
-    return Record(path, schedule, config, _metrics(path / "metrics.csv"), ended)
+    end = (schedule.slots, units(int(schedule.energy.spent[-1]))) if ended in ("early", "diverged") else None
+    metrics = read_metrics(path / "metrics.csv", diverged=ended == "diverged", end=end)
+    return Record(path, schedule, config, metrics, ended)
 
 
 def _runs(paths: Iterable[str | Path]) -> Iterator[Path]:
@@ -211,23 +190,21 @@ def _runs(paths: Iterable[str | Path]) -> Iterator[Path]:
             yield from inside
 
 
-def _metrics(path: Path) -> Metrics | None:
+def read_metrics(path: Path, **about: Any) -> Metrics | None:
+    """metrics.csv; None where nothing has been evaluated."""
     if not path.exists():
         return None
     try:
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file))
-        columns = {
-            field.name: np.array([float(row[field.name]) for row in rows], np.float64)
-            for field in attrs.fields(Metrics)
-        }
+        columns = {name: np.array([float(row[name]) for row in rows], np.float64) for name in COLUMNS}
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({reason(error)})") from None
     except (KeyError, ValueError, TypeError, csv.Error):
         raise InputError(f"{path}: is not the metrics of a run, or is damaged") from None
     if not rows:
         return None
-    metrics = Metrics(**columns)
+    metrics = Metrics.of(columns, **about)
     if not metrics.possible:
         raise InputError(f"{path}: is not the metrics of a run, or is damaged (numbers out of range or order)")
     return metrics
