@@ -35,7 +35,9 @@ class FedAvg:
     def decide(self, slot: int) -> None:
         senders = self.fleet.unsent(self.fleet.to_server)
         if len(senders):
-            self.arrived.append(self.fleet.send(senders, "server"))
+            arrived = self.fleet.send(senders, "server")
+            if len(arrived):
+                self.arrived.append(arrived)
         ready = self.fleet.free(self.fleet.to_train)
         if len(ready):
             self.fleet.start(ready, self.lineage.published)
