@@ -26,6 +26,11 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "mifa": [{}, {"use_memory": False}],
     "flda": [{}, {"phase": "global"}],
     "fedseq": [{}, {"step": "lag-stable"}, {"mode": "chain", "patience": 15}],
+    "fedasync": [{}, {"concurrency": 1}, {"concurrency": 100, "mixing": 1.0}],
+    "fedbuff": [{}, {"buffer": 3}, {"concurrency": 2, "buffer": 1}],
+    "fedau": [{}, {"cutoff": 2}],
+    "fedvarp": [{}, {"beta": 0.4}],
+    "f3ast": [{}, {"picked": 2, "beta": 0.3}],
     "fedbacys": [{}, {"reference_refresh": "next_group"}, {"reference_refresh": "broadcast"}, {"step": "lag-stable"}],
 }
 """Settings that take a policy through other lines of its code."""
