@@ -77,11 +77,13 @@ class FLDA:
         cheap = self.fleet.unsent(self.fleet.price("server", self.upload_ratio))
         cheap = cheap[self.distils[cheap]]
         whole = self.fleet.unsent(self.fleet.to_server)
+        learners = whole[~self.distils[whole]]
         self.tables = self.fleet.send(cheap, "server", ratio=self.upload_ratio)
-        self.updates = self.fleet.send(whole[~self.distils[whole]], "server")
-        self.learners = self.fleet.client_of(self.updates)
+        self.updates = self.fleet.send(learners, "server")
+        self.learners = learners if len(self.updates) == len(learners) else self.fleet.client_of(self.updates)
         if self.phase == "own":
-            self.distils[self.fleet.client_of(self.tables)] = False
+            told = cheap if len(self.tables) == len(cheap) else self.fleet.client_of(self.tables)
+            self.distils[told] = False
             self.distils[self.learners] = True
 
     def references(self) -> list[int]:

@@ -47,10 +47,14 @@ class MIFA:
             if len(ready):
                 self.fleet.start(ready, self.lineage.published)
         if phase == self.period - 1 or self.late:
-            arrived = self.fleet.send(self.fleet.unsent(self.fleet.to_server), "server")
-            self.late = len(self.fleet.unsent(self.fleet.to_server)) > 0
+            senders = self.fleet.unsent(self.fleet.to_server)
+            arrived = self.fleet.send(senders, "server")
+            self.late = False
+            if len(arrived) < len(senders):
+                self.late = len(self.fleet.unsent(self.fleet.to_server)) > 0
+                senders = self.fleet.client_of(arrived)
             if self.use_memory:
-                self.memory[self.fleet.client_of(arrived)] = self.lineage.each(arrived)
+                self.memory[senders] = self.lineage.each(arrived)
             else:
                 self.received = np.concatenate([self.received, arrived])
 
