@@ -22,6 +22,7 @@ from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.wire.settings import RunSettings, Scalar
 from pipecycle.errors import InputError
 from pipecycle.policies.registry import convert, nearest, parameters, policy_class
+from pipecycle.world.devices_file import load as load_fleet
 from pipecycle.world.specs import FORMS
 
 if TYPE_CHECKING:
@@ -101,6 +102,9 @@ def up(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="A setting of every node: pace=0.5, battery=machine, capacity=60, ..."),
     ] = None,
+    fleet: Annotated[
+        str | None, typer.Option(help="A file of devices: node N has the battery and harvest of client N.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in DIR.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete the run in DIR and start from scratch.")] = False,
     dir_: Annotated[Path | None, typer.Option("--dir", hidden=True)] = None,
@@ -121,6 +125,11 @@ def up(
     site = Site(folder or dir_ or Path("live"))
     given = _options(policy, model, data, nodes, harvest, set_, site.policy)
     own: dict[str, Any] = pairs(node or [])
+    if fleet is not None:
+        if "battery" in own:
+            raise InputError("--fleet and --node battery=...: give one of them, not both")
+        load_fleet(fleet)  # refused before anything starts
+        own["battery"] = f"fleet:{Path(fleet).absolute() if Path(fleet).suffix else fleet}"
     for key in own.keys() & {"partition-id", "ledger"}:
         raise InputError(f"--node {key}={own[key]}: is different for every node, and set for you")
     described = NodeSettings.of(own).flat()

@@ -163,7 +163,7 @@ def _about(schedule: Schedule, number: int, members: Ints, facts: tuple[int, int
         for kind in (Status.LOST, Status.DECLINED)
         if kind in status
     ]
-    if fell:  # live only
+    if fell:
         lines.append(", ".join(fell))
     if schedule.meta["grouping"] is not None:
         lines.insert(1, f"client{'' if alone else 's'} {who}{more}")
