@@ -154,6 +154,8 @@ class KernelLayers:
             )  # fmt: skip
         rows = self.batch * value.height * value.width
         shape = tile(layer.rows, rows, value.channels, self.narrow)
+        if rows <= 64:  # all there is to do is to read and write the weights: many small programs
+            shape = Tile(fit(layer.rows, 64), shape.inner, fit(value.channels, 64), 4, 1)
         self._launch(
             kernels_product.product_weights, -(-layer.rows // shape.rows) * -(-value.channels // shape.columns),
             stack.values[layer.x], stack.slopes[layer.y], *state, layer.weight, K=layer.rows, BK=shape.rows,

@@ -155,22 +155,27 @@ def product_inputs(
     PX: constexpr, MORE: constexpr, KIND: constexpr, ALPHA: constexpr,
     ROWS: constexpr, BK: constexpr, BC: constexpr, IP: constexpr,
 ):  # fmt: skip
-    """The gradient of ROWS inputs x BC channels: a product whose inner index runs over (tap, filter)."""
+    """The gradient of ROWS inputs x BC channels: a product whose inner index runs over (tap, filter).
+
+    Rows are ordered by height first: a tile then needs only the taps that reach its few heights."""
     model = tl.program_id(1).to(tl.int64)
     if model >= tl.load(live):
         return
     across: constexpr = (C + BC - 1) // BC
-    inner: constexpr = KH * KW * WIDTH
-    row = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)
+    lowest = tl.program_id(0) // across * ROWS
+    row = lowest + tl.arange(0, ROWS)
     c = tl.program_id(0) % across * BC + tl.arange(0, BC)
     there = row < B * H * W
-    image = row // (H * W)
-    y = row // W % H + PY
+    image = row // W % B
+    y = row // (B * W) + PY
     px = row % W + PX
+    begin = tl.maximum(lowest // (B * W) + PY - (OH - 1) * SY, 0) * (KW * WIDTH)
+    highest = tl.minimum(lowest + ROWS - 1, B * H * W - 1) // (B * W) + PY
+    end = (tl.minimum(highest, KH - 1) + 1) * (KW * WIDTH)
     dy += model * (B * OH * OW * WIDTH)
     s += model * P + weight
     total = tl.zeros([ROWS, BC], tl.float32)
-    for first in range(0, inner, BK):
+    for first in range(begin, end, BK):
         k = first + tl.arange(0, BK)
         tap = k // WIDTH
         n = k % WIDTH
@@ -178,7 +183,7 @@ def product_inputs(
         kx = tap % KW
         down = y[:, None] - ky[None, :]
         along = px[:, None] - kx[None, :]
-        keep = there[:, None] & (k < inner)[None, :] & (down >= 0) & (along >= 0)
+        keep = there[:, None] & (k < end)[None, :] & (down >= 0) & (along >= 0)
         if SY > 1 or SX > 1:
             keep = keep & (down % SY == 0) & (along % SX == 0) & (down // SY < OH) & (along // SX < OW)
             at = ((image[:, None] * OH + down // SY) * OW + along // SX) * WIDTH + n[None, :]
@@ -188,11 +193,11 @@ def product_inputs(
         left = tl.load(dy + at, mask=keep, other=0.0)
         right = tl.load(
             s + (tap * C * WIDTH + n)[:, None] + (c * WIDTH)[None, :],
-            mask=(k < inner)[:, None] & (c < C)[None, :],
+            mask=(k < end)[:, None] & (c < C)[None, :],
             other=0.0,
         )
         total = tl.dot(left, right, total, input_precision=IP)
-    at = row[:, None] * C + c[None, :]
+    at = ((image * H + y - PY) * W + px - PX)[:, None] * C + c[None, :]
     own = model * (B * H * W * C)
     give(dx + own, x + own, at, total, there[:, None] & (c < C)[None, :], MORE, KIND, ALPHA)
 
