@@ -38,12 +38,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = RunFolder(home / "run", config)
     saved: list[bytes] = []
 
-    def stop(job: Any, row: Any) -> None:
-        if len(job.history.rows) == 2 and not saved:
+    def save(engine: Any) -> None:
+        (job,) = engine.jobs
+        if job.history.rows and not job.over and not saved:
+            engine.settle()
             run.save(job)
             saved.append(run.checkpoint.read_bytes())
 
-    train_folders([run], device="cpu", callbacks=(stop,))
+    train_folders([run], device="cpu", show=save)
     (home / "state.safetensors").write_bytes(saved[0])
     (home / "identity").write_text(run.identity)
     for name in ("schedule.npz", "config.toml", "metrics.csv"):

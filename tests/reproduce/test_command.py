@@ -104,7 +104,7 @@ def test_a_stopped_command_goes_on_and_ends_the_same(home: Path) -> None:
     until(lambda: list((home / "stopped" / "runs").glob("*/checkpoint/state.safetensors")), running)
     out, _ = end(running, signal.SIGINT)
     assert running.returncode == 130, out
-    assert "the same command goes on from here" in out
+    assert "the same command resumes from here" in out
     figures(*common, "--out", "stopped", cwd=home)
     figures(*common, "--out", "straight", cwd=home)
     stopped, straight = (results.load(home / name / "results.parquet") for name in ("stopped", "straight"))

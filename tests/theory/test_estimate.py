@@ -12,7 +12,7 @@ import torch
 from pipecycle import InputError, plan
 from pipecycle.policies import FedAvg, PipeCycle
 from pipecycle.theory import estimate
-from pipecycle.train.problems import Problem, Recipe, problem
+from pipecycle.train.problems import Problem, Training, problem
 from pipecycle.train.sessions import LocalSGD
 
 CLIENTS, EACH, SIZE = 6, 40, 5
@@ -209,7 +209,7 @@ def test_the_objective_is_what_clients_descend(digits: Problem) -> None:
     from pipecycle.train.problems import on_device
 
     sgd = LocalSGD(lr=0.1, weight_decay=0.3)
-    learnt = Problem(digits.task, digits.split, digits.module, 0, Recipe(sgd))
+    learnt = Problem(digits.task, digits.split, digits.module, 0, Training(sgd))
     images, labels = on_device(digits.task.x_train, digits.task.y_train, torch.device("cpu"), torch.float32)
     loop = Loop(learnt.module, images, labels, 10, sgd)
     after = loop.run(learnt.initial[None], torch.from_numpy(digits.split[3])[None, None]).parameters[0]

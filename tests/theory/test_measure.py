@@ -11,7 +11,7 @@ import torch
 from pipecycle import InputError
 from pipecycle.report.records import Metrics, Record, read
 from pipecycle.runs.config import Config
-from pipecycle.runs.run import RunFolder, prepare, train_folders
+from pipecycle.runs.run import RunFolder, problem_of, train_folders
 from pipecycle.theory import bounds, expected_events
 from pipecycle.theory.estimate import constants
 from pipecycle.theory.measure import Measured, blew_up, measure
@@ -49,7 +49,7 @@ def test_events_and_depth(run: Record, found: Measured) -> None:
 
 def test_models_and_perturbations_are_the_runs_own(run: Record, found: Measured) -> None:
     """Loss and gradient of x_tau and z_tau once more, in doubles and by plain autograd over all samples."""
-    _, learnt = prepare(BASE)
+    learnt = problem_of(BASE)
     ancestry, last = run.schedule.ancestry, found.points[-1]
     recipes = [version_recipe(int(ancestry.event_versions[last.event])), ancestry.virtual(last.event)]
     x, z = evaluate(run.schedule, learnt, recipes, device="cpu").double()

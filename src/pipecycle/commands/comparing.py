@@ -12,7 +12,16 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from pipecycle.commands.shared import ConfigFile, HarvestSpec, Json, Settings, check_execution, configured
+from pipecycle.commands.shared import (
+    ConfigFile,
+    DataSet,
+    HarvestSpec,
+    Json,
+    Model,
+    Settings,
+    check_execution,
+    configured,
+)
 from pipecycle.commands.sweeping import carry_out, save_results, tell_failed
 from pipecycle.data.augment import FORMS
 from pipecycle.files import writable_folder, write
@@ -33,8 +42,8 @@ def compare(
     groups: Annotated[int, typer.Option(min=1, help="Groups, for schedulers that have them.")] = 5,
     delta: Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.5]")] = None,
     harvest: HarvestSpec = None,
-    data: Annotated[str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file.")] = None,
-    model: Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory.")] = None,
+    data: DataSet = None,
+    model: Model = None,
     scale: Annotated[str | None, typer.Option(help="Of bytes: standard, unit, half or centre.")] = None,
     augment: Annotated[str | None, typer.Option(help=f"Random views of images: {FORMS}.")] = None,
     alpha: Annotated[str | None, typer.Option(help="Dirichlet concentration, or iid. \\[default: 0.1]")] = None,

@@ -38,7 +38,7 @@ def sweep(
     save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 60.0,
     as_json: Json = False,
 ) -> None:
-    """Run every combination of a matrix; finished runs are skipped, a stopped sweep goes on where it was.
+    """Run every combination of a matrix; finished runs are skipped, a stopped sweep resumes.
 
     All checkpoints end up in one tidy file, results.parquet (and results.csv)."""
     if on not in ("local", "ray"):
@@ -88,7 +88,7 @@ def carry_out(
     address: str | None = None,
     tally: Tally | None = None,
 ) -> dict[str, str]:
-    """Execute with a bar; an interruption says how to go on.  `tally` is filled with how it went."""
+    """Execute with a bar; an interruption says how to resume.  `tally` is filled with how it went."""
     if not ray:
         check_data(folders)
     damage = [folder.damage for folder in folders if folder.damage is not None]
@@ -113,7 +113,7 @@ def carry_out(
             return execute(folders, device=device, workers=workers, save_every=save_every, watch=watch, tally=tally)
         except Interrupted as stop:
             bar.stop()
-            console.print("Stopped; the same command goes on from here.", highlight=False)
+            console.print("Stopped; the same command resumes from here.", highlight=False)
             raise stopped(stop) from None
 
 

@@ -18,7 +18,7 @@ from pipecycle.errors import InputError, sentence, shown
 from pipecycle.world.contract import Policy
 
 MODELS = ("mlp", "lenet", "cnn64", "wide")
-"""The names of `pipecycle.train.models.PRESETS`, for those who do without torch."""
+"""The names of `pipecycle.train.presets.PRESETS`, which a room above this one holds."""
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "none"}
 
 

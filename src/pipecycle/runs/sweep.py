@@ -16,7 +16,8 @@ from pipecycle.checks import MOST_RUNS
 from pipecycle.errors import InputError, shown
 from pipecycle.policies.registry import build, convert, nearest, parameters, policy_class, settings, stated
 from pipecycle.runs.config import SECTIONS, Config, read_toml, sections
-from pipecycle.runs.run import RunFolder, planning
+from pipecycle.runs.planning import planning
+from pipecycle.runs.run import RunFolder
 
 if TYPE_CHECKING:
     import pandas

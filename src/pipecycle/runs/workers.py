@@ -26,7 +26,7 @@ from pipecycle.stopping import Interrupted, Stop, die_with_parent, listening
 
 Shard = list[tuple[str, str]]
 """Folders and the text of their configurations: what a process needs to be told."""
-Watch = Callable[["Tally"], None]
+Progress = Callable[["Tally"], None]
 GRACE = 30.0
 """Seconds that workers have to save when they are asked to stop."""
 PATIENCE = 1.0
@@ -104,7 +104,7 @@ def execute(
     device: str = "auto",
     workers: int | None = None,
     save_every: float = 60.0,
-    watch: Watch | None = None,
+    watch: Progress | None = None,
     tally: Tally | None = None,
 ) -> dict[str, str]:
     """Bring all runs to their end: stacked in one process per GPU, or in one process per core.
@@ -161,7 +161,9 @@ def _later(worker: Worker, tally: Tally) -> list[Shard]:
         tally.failed |= {path: how for path, _ in lost}
         return list(worker.later)
     if lost:
-        tally.notes.append(f"A worker did not finish ({how}); {len(lost)} runs of its are tried again one by one.")
+        tally.notes.append(
+            f"A worker did not finish ({how}); its {len(lost)} unfinished runs are tried again, one by one."
+        )
     return [[run] for run in lost]
 
 
@@ -225,9 +227,6 @@ def work(
 ) -> None:
     """One worker: its runs stacked; should the stack break, each run by itself, so that one cannot harm another.  Runs
     that another process is training are waited for, and taken over if it does not finish them."""
-    import torch
-
-    torch.set_num_threads(1)
     last = 0.0
     over: set[str] = set()  # failed
     busy: dict[str, RunFolder] = {}
@@ -293,7 +292,7 @@ def work(
 
 
 def execute_on_ray(
-    folders: Sequence[RunFolder], *, address: str | None = None, save_every: float = 60.0, watch: Watch | None = None
+    folders: Sequence[RunFolder], *, address: str | None = None, save_every: float = 60.0, watch: Progress | None = None
 ) -> dict[str, str]:
     """The same on a Ray cluster: one task per shard, the folders on storage that all its machines see."""
     if address is None and "RAY_ADDRESS" not in os.environ:  # a cluster of this machine listens to it alone

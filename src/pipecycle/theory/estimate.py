@@ -56,7 +56,7 @@ class Learnt:
         self._images, self._labels = on_device(problem.task.x_train, problem.task.y_train, device, dtype)
         self._module = deepcopy(problem.module).to(device=device, dtype=dtype)
         self._names = [name for name, _ in self._module.named_parameters()]
-        self._decay = problem.recipe.sgd.weight_decay
+        self._decay = problem.training.sgd.weight_decay
         self.holds = [torch.from_numpy(mine).to(device) for mine in problem.split]
 
     def loss(self, x: Tensor, samples: Tensor) -> Tensor:

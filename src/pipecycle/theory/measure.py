@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pipecycle.errors import InputError
 from pipecycle.report.records import Metrics, Record
-from pipecycle.runs.run import prepare
+from pipecycle.runs.run import problem_of
 from pipecycle.schedule.ancestry import mean
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.theory import bounds, rates
@@ -161,7 +161,7 @@ def measure(
     events = _events(schedule, int(record.metrics.slot[-1]), models)
     if len(events) < 2:
         raise InputError(f"{record.path}: has no aggregation, so there is nothing to measure")
-    _, learnt = prepare(record.config)
+    learnt = problem_of(record.config)
     ancestry = schedule.ancestry
     recipes: list[Recipe] = []
     for event in events:
@@ -190,9 +190,9 @@ def measure(
                 x,
                 member,
                 order[:clients].tolist(),
-                learnt.recipe.batch,
+                learnt.training.batch,
                 schedule.trial,
-                replacement=learnt.recipe.replacement,
+                replacement=learnt.training.replacement,
                 step=step,
             )
             if not (isfinite(one.loss) and isfinite(one.gradient2) and isfinite(one.smoothness[0])):
@@ -203,7 +203,7 @@ def measure(
     events = events[: len(looks)]
     found = estimates(looks, squared_weights(schedule))
     system = system_of(schedule, record.config)
-    plain = learnt.recipe.sgd.plain and train.lr_decay == 1.0
+    plain = learnt.training.sgd.plain and train.lr_decay == 1.0
     applies = plain and schedule.policy == "pipecycle" and schedule.meta["settings"].get("relay_mix", 1.0) == 1.0
     predicted = {kind: rates.expected_events(system, kind) for kind in KINDS}
     metrics = record.metrics

@@ -18,7 +18,7 @@ from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.policies.steps import stability_limit
 from pipecycle.report.tables import paired
 from pipecycle.runs.config import Config
-from pipecycle.runs.run import planning
+from pipecycle.runs.planning import planning
 from pipecycle.schedule.ancestry import mean
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.theory import rates
@@ -97,7 +97,7 @@ def plan_at(config: Config, groups: int, tick: Callable[[], None] = lambda: None
     """Plan a configuration with that many groups; `tick` is called after every slot."""
     if "groups" not in parameters(policy_class(config.policy)):
         raise InputError(f"{config.policy} has no groups: the theory is about schedulers that have")
-    run = planning(config, {**config.settings, "groups": groups})
+    run = planning(config.changed({"groups": groups}))
     for _ in run.steps():
         tick()
     return planned(run.schedule(), config)

@@ -21,11 +21,11 @@ from pipecycle.checks import at_least, flag, one_of
 from pipecycle.errors import InputError, shown
 from pipecycle.policies.registry import convert, nearest
 from pipecycle.runs.config import Config, Data, Look, Train, World, sections
-from pipecycle.runs.run import problem_of, recipe_of
+from pipecycle.runs.run import problem_of, training_of
 from pipecycle.world.specs import parse_harvest
 
 if TYPE_CHECKING:
-    from pipecycle.train.problems import Problem, Recipe
+    from pipecycle.train.problems import Problem, Training
 
 Scalar = bool | int | float | str
 FOREIGN = ("num-partitions",)
@@ -211,9 +211,9 @@ class RunSettings(_Flat):
         built = {name: section(**values[name]) for section, name in SECTIONS.items()}
         return Config(policy=self.policy, settings=self.options, **built)
 
-    def recipe(self) -> Recipe:
+    def training(self) -> Training:
         """How nodes train."""
-        return recipe_of(self.config().train)
+        return training_of(self.config().train)
 
     def problem(self) -> Problem:
         """The task, its split and the initial model, as the simulator makes them."""
