@@ -54,7 +54,7 @@ class KernelLayers:
         self.narrow = stack.dtype == torch.bfloat16
         self.products = {"IP": "tf32x3" if stack.precision == "fp32" else "tf32"}
         sgd = stack.sgd
-        self.update = {
+        self.update: dict[str, Any] = {
             "MOMENTUM": sgd.momentum,
             "DECAY": sgd.weight_decay,
             "PULL": sgd.proximal,

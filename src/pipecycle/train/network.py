@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 from attrs import define, field, frozen
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 Places = NDArray[np.int64]
 Pair = tuple[int, int]
@@ -205,8 +205,18 @@ class Builder:
         else:
             raise Unknown(f"inputs of shape {shape}")
 
-    def _value(self, height: int, width: int, channels: int, where: Places, real: int, **rest: bool) -> int:
-        self.net.values.append(Value(height, width, channels, where, real, **rest))
+    def _value(
+        self,
+        height: int,
+        width: int,
+        channels: int,
+        where: Places,
+        real: int,
+        *,
+        flat: bool = False,
+        trained: bool = False,
+    ) -> int:
+        self.net.values.append(Value(height, width, channels, where, real, flat, trained=trained))
         return len(self.net.values) - 1
 
     def _like(self, x: int, trained: bool) -> int:
@@ -216,7 +226,7 @@ class Builder:
             value.height, value.width, value.channels, value.where, value.real, flat=value.flat, trained=trained
         )
 
-    def _parameter(self, parameter: nn.Parameter, places: Places, count: int) -> int:
+    def _parameter(self, parameter: Tensor, places: Places, count: int) -> int:
         """Takes `count` places of the row for a parameter; where its own numbers go among them."""
         begin, first = self.net.row, self.at[id(parameter)]
         if self.net.place[first] >= 0:
@@ -276,8 +286,8 @@ class Builder:
             raise Unknown("a norm of features that were an image or were joined")
         if isinstance(layer, nn.LayerNorm) and (not value.flat or tuple(layer.normalized_shape) != (count,)):
             raise Unknown("LayerNorm of anything but all features")
-        if value.channels > 1024:
-            raise Unknown("a norm of more than 1,024 channels")
+        if value.channels > (256 if groups > 1 else 4096):  # one program holds them all
+            raise Unknown("a norm of more than 256 channels in groups, or of more than 4,096")
         weight = None
         if layer.weight is not None:
             if layer.bias is None:
@@ -345,7 +355,7 @@ class Builder:
         return x
 
 
-class Unknown(Exception):  # noqa: N818  (it is an answer, not a failure)
+class Unknown(Exception):
     """A part of a module that there is no layer for."""
 
 

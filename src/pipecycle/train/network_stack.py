@@ -51,11 +51,13 @@ class NetworkStack:
         precision: str,
         frame: Frame | None = None,
         kernels: bool | None = None,
+        trains: bool = True,
     ) -> None:
-        """`kernels` says whether to take ours, even where an interpreter runs them; by default on a GPU."""
+        """`kernels` says whether to take ours, even where an interpreter runs them; by default on a GPU.  A stack that
+        does not train has no gradients."""
         self.net, self.images, self.classes, self.sgd = net, images, classes, sgd
         self.kernels = images.is_cuda if kernels is None else kernels
-        self.precision = precision
+        self.precision, self.trains = precision, trains
         self.dtype = torch.bfloat16 if precision == "bf16" and self.kernels else images.dtype
         self.labels = labels.to(torch.int32)
         self.frame = frame or Frame()
@@ -134,6 +136,7 @@ class NetworkStack:
     def load(self, rows: Tensor) -> None:
         """Parameters of the first sessions, which from now on are all that live."""
         held, live = self.buffers, len(rows)
+        self.sessions = _power(live)
         held["w"][:live].zero_()
         held["w"][:live].index_copy_(1, self.place, rows)
         if held["s"] is not held["w"]:
@@ -143,7 +146,7 @@ class NetworkStack:
     def most(self, batch: int) -> int:
         """Sessions that fit into the memory set aside."""
         item = torch.empty(0, dtype=self.dtype).element_size()
-        values = sum(value.size * (1 + value.trained) for value in self.net.values)
+        values = sum(value.size * (1 + (value.trained and self.trains)) for value in self.net.values)
         each = self.net.row * 14 + batch * values * item
         return int(min(MOST, max(16, 1 << (MEMORY // each).bit_length() - 1)))
 
@@ -178,7 +181,7 @@ class NetworkStack:
         }
         for value in self.net.values:
             self.values.append(make(self.dtype, sessions, batch, value.size))
-            self.slopes.append(make(self.dtype, sessions, batch, value.size) if value.trained else None)
+            self.slopes.append(make(self.dtype, sessions, batch, value.size) if value.trained and self.trains else None)
         for index, layer in enumerate(self.net.layers):
             value = self.net.values[layer.y]
             if isinstance(layer, Pool) and layer.largest:
@@ -196,14 +199,18 @@ class NetworkStack:
         self.buffers["step"].add_(1)
 
     def look(self, views: bool = False) -> None:
-        """Logits of the samples that are picked."""
+        """Compute the logits of the samples that are picked."""
         self.layers.cut(views)
         for index, layer in enumerate(self.net.layers):
             self.layers.forward(index, layer)
 
+    @property
+    def logits(self) -> Tensor:
+        """(sessions, batch, classes)."""
+        return self.values[self.net.output][..., : self.classes]
+
     def _steps(self, sessions: int, steps: int, kind: tuple[bool, bool, bool]) -> None:
         """All steps of a session, by a graph of one of them that is captured after a step that changes nothing."""
-        self.sessions = sessions
         if not self.images.is_cuda:
             for _ in range(steps):
                 self.step(*kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ from pipecycle.train.network import LINE, Bend, Join, Layer, Norm, Pool, Product
 
 if TYPE_CHECKING:
     from pipecycle.train.network_stack import NetworkStack
+
+aten = torch.ops.aten
 
 
 class TorchLayers:
@@ -124,12 +127,14 @@ class TorchLayers:
         w.sub_(grad * held["rate"][:live, None])
 
     def parameters(self, begin: int, *shape: int) -> Tensor:
-        return self.stack.buffers["w"][: self.live, begin : begin + prod(shape)].unflatten(1, shape)
+        part: Tensor = self.stack.buffers["w"][: self.live, begin : begin + prod(shape)].unflatten(1, shape)
+        return part
 
     def _columns(self, x: Tensor, shape: tuple[int, int, int], window: Window) -> Tensor:
         """(sessions, samples, outputs, taps x channels): what each output of a window sees, zeros outside."""
         places = reach(shape, window)
-        return functional.pad(x, (0, 1))[..., places.reshape(-1)].unflatten(2, tuple(places.shape))
+        columns: Tensor = functional.pad(x, (0, 1))[..., places.reshape(-1)].unflatten(2, tuple(places.shape))
+        return columns
 
     def _scatter(self, columns: Tensor, shape: tuple[int, int, int], window: Window) -> Tensor:
         """The same backwards: each input's sum over the outputs that saw it."""
@@ -162,8 +167,10 @@ class TorchLayers:
         shape = value.height, value.width, value.channels
         columns = self._columns(self.value(layer.x), shape, layer.window).unflatten(3, (taps, -1))
         if not layer.largest:
-            return columns.sum(3) / self._seen(layer)[:, None]
+            mean: Tensor = columns.sum(3) / self._seen(layer)[:, None]
+            return mean
         inside = (reach(shape, layer.window) < prod(shape)).unflatten(1, (taps, -1))
+        y: Tensor
         y, which = columns.masked_fill(~inside, -torch.inf).max(3)
         self.stack.extra[index][: self.live] = which.to(torch.int8).flatten(2)
         return y
@@ -189,7 +196,8 @@ class TorchLayers:
     def _grouped(self, layer: Norm, x: Tensor) -> Tensor:
         """(sessions, samples, pixels, groups, channels) without padding."""
         channels = self.stack.net.values[layer.x].channels
-        return x.unflatten(2, (-1, channels))[..., : layer.groups * layer.each].unflatten(3, (layer.groups, -1))
+        real: Tensor = x.unflatten(2, (-1, channels))[..., : layer.groups * layer.each]
+        return real.reshape(*real.shape[:3], layer.groups, layer.each)
 
     def _ungrouped(self, layer: Norm, x: Tensor) -> Tensor:
         channels = self.stack.net.values[layer.x].channels
@@ -245,7 +253,7 @@ class TorchLayers:
 
 @cache
 def reach(shape: tuple[int, int, int], window: Window) -> Tensor:
-    """(outputs, taps x channels): which of an image's numbers each output sees; the number after the last is outside."""
+    """(outputs, taps x channels): which of an image's numbers each output sees; one after the last is outside."""
     height, width, channels = shape
     high, wide = window.out(height, width)
     rows = torch.arange(high)[:, None] * window.stride[0] + torch.arange(window.kernel[0]) - window.padding[0]
@@ -256,42 +264,36 @@ def reach(shape: tuple[int, int, int], window: Window) -> Tensor:
     return torch.where(inside[..., None], places, prod(shape)).reshape(high * wide, -1)
 
 
+BENDS: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "line": lambda x, alpha: x,
+    "relu": lambda x, alpha: x.relu(),
+    "leaky": functional.leaky_relu,
+    "tanh": lambda x, alpha: x.tanh(),
+    "sigmoid": lambda x, alpha: x.sigmoid(),
+    "elu": functional.elu,
+    "silu": lambda x, alpha: functional.silu(x),
+    "gelu": lambda x, alpha: functional.gelu(x),
+    "gelu_tanh": lambda x, alpha: functional.gelu(x, approximate="tanh"),
+}
+SLOPES: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "line": lambda y, alpha: torch.ones_like(y),
+    "relu": lambda y, alpha: (y > 0).to(y),
+    "leaky": lambda y, alpha: torch.where(y > 0, torch.ones_like(y), alpha),
+    "tanh": lambda y, alpha: 1 - y * y,
+    "sigmoid": lambda y, alpha: y * (1 - y),
+    "elu": lambda y, alpha: torch.where(y > 0, torch.ones_like(y), y + alpha),
+    "silu": lambda x, alpha: aten.silu_backward(torch.ones_like(x), x),
+    "gelu": lambda x, alpha: aten.gelu_backward(torch.ones_like(x), x),
+    "gelu_tanh": lambda x, alpha: aten.gelu_backward(torch.ones_like(x), x, approximate="tanh"),
+}
+"""By what an activation gave, or by what it was given where `by_output` is false."""
+
+
 def bent(x: Tensor, bend: Bend) -> Tensor:
     """An activation."""
-    if bend.kind == "relu":
-        return x.relu()
-    if bend.kind == "leaky":
-        return functional.leaky_relu(x, bend.alpha)
-    if bend.kind == "tanh":
-        return x.tanh()
-    if bend.kind == "sigmoid":
-        return x.sigmoid()
-    if bend.kind == "elu":
-        return functional.elu(x, bend.alpha)
-    if bend.kind == "silu":
-        return functional.silu(x)
-    if bend.kind in ("gelu", "gelu_tanh"):
-        return functional.gelu(x, approximate="none" if bend.kind == "gelu" else "tanh")
-    return x
+    return BENDS[bend.kind](x, bend.alpha)
 
 
-def slope_of(kept: Tensor, bend: Bend) -> Tensor | float:
-    """The slope of an activation by what it gave, or by what it was given where `by_output` is false."""
-    aten = torch.ops.aten
-    one = torch.ones_like(kept)
-    if bend.kind == "relu":
-        return (kept > 0).to(kept)
-    if bend.kind == "leaky":
-        return torch.where(kept > 0, one, bend.alpha)
-    if bend.kind == "tanh":
-        return 1 - kept * kept
-    if bend.kind == "sigmoid":
-        return kept * (1 - kept)
-    if bend.kind == "elu":
-        return torch.where(kept > 0, one, kept + bend.alpha)
-    slope: Tensor | float = 1.0
-    if bend.kind == "silu":
-        slope = aten.silu_backward(one, kept)
-    elif bend.kind in ("gelu", "gelu_tanh"):
-        slope = aten.gelu_backward(one, kept, approximate="none" if bend.kind == "gelu" else "tanh")
-    return slope
+def slope_of(kept: Tensor, bend: Bend) -> Tensor:
+    """Its slope."""
+    return SLOPES[bend.kind](kept, bend.alpha)

@@ -120,6 +120,8 @@ class _Reader:
         value = net.values[net.output]
         if not value.flat or not value.tidy or value.height * value.width > 1 or not net.layers:
             raise Unknown("an output that no dense layer made")
+        if value.channels > 256:  # one program holds the logits of all samples
+            raise Unknown("more than 256 classes")
         if (net.place < 0).any():
             raise Unknown("parameters that nothing depends on")
         return net
@@ -152,21 +154,24 @@ class _Reader:
             return self.build.product(x, layer)
         if isinstance(layer, nn.GroupNorm | nn.LayerNorm) and kind in (nn.GroupNorm, nn.LayerNorm):
             return self.build.norm(x, layer)
-        if isinstance(layer, nn.MaxPool2d) and kind is nn.MaxPool2d:
-            if layer.return_indices or layer.ceil_mode or layer.dilation not in (1, (1, 1)):
-                raise Unknown("MaxPool2d with dilation, indices or ceil_mode")
-            return self.build.pool(x, window(layer.kernel_size, layer.stride, layer.padding), True)
-        if isinstance(layer, nn.AvgPool2d) and kind is nn.AvgPool2d:
-            if layer.ceil_mode or layer.divisor_override is not None:
-                raise Unknown("AvgPool2d with ceil_mode or a divisor")
-            how = window(layer.kernel_size, layer.stride, layer.padding)
-            return self.build.pool(x, how, False, layer.count_include_pad)
-        if isinstance(layer, nn.AdaptiveAvgPool2d) and layer.output_size in (1, (1, 1)):
-            return self.build.pool_all(x)
         if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1):
             return self.build.flatten(x)
         if isinstance(layer, nn.Identity) or (isinstance(layer, nn.Dropout) and layer.p == 0):
             return x
+        return self._pool_layer(x, layer)
+
+    def _pool_layer(self, x: int, layer: nn.Module) -> int:
+        if type(layer) is nn.MaxPool2d:
+            if layer.return_indices or layer.ceil_mode or layer.dilation not in (1, (1, 1)):
+                raise Unknown("MaxPool2d with dilation, indices or ceil_mode")
+            return self.build.pool(x, window(layer.kernel_size, layer.stride, layer.padding), True)
+        if type(layer) is nn.AvgPool2d:
+            if layer.ceil_mode or layer.divisor_override is not None:
+                raise Unknown("AvgPool2d with ceil_mode or a divisor")
+            how = window(layer.kernel_size, layer.stride, layer.padding)
+            return self.build.pool(x, how, False, layer.count_include_pad)
+        if type(layer) is nn.AdaptiveAvgPool2d and layer.output_size in (1, (1, 1)):
+            return self.build.pool_all(x)
         raise Unknown(str(layer))
 
     def _function(self, node: fx.Node) -> None:
@@ -199,25 +204,24 @@ class _Reader:
                 raise Unknown("a sum in place of a value that is used elsewhere")
             return self.build.add((self._value(args[0]), self._value(args[1])))
         if target in (torch.cat, torch.concat):
-            given = _given(node, ("dim",))
-            parts = args[0]
-            if given.get("dim", 0) not in (1, -3, -1) or not isinstance(parts, tuple | list):
-                raise Unknown("joining along anything but channels")
-            xs = tuple(self._value(part) for part in parts)
-            if given["dim"] != 1 and self.build.net.values[xs[0]].flat != (given["dim"] == -1):
-                raise Unknown("joining along anything but channels")
-            return self.build.join(xs)
-        if target is torch.flatten and _given(node, ("start_dim", "end_dim")) in ({"start_dim": 1}, {"start_dim": 1, "end_dim": -1}):
+            return self._cat(node)
+        if target is torch.flatten and _given(node, ("start_dim", "end_dim")) in (
+            {"start_dim": 1},
+            {"start_dim": 1, "end_dim": -1},
+        ):
             return self.build.flatten(self._value(args[0]))
         if target in ("view", "reshape"):
             return self._view(node)
-        if target is torch.mean:
-            given = _given(node, ("dim", "keepdim"))
-            if set(given.get("dim", ()) if isinstance(given.get("dim"), tuple | list) else ()) in ({2, 3}, {-1, -2}):
-                x = self.build.pool_all(self._value(args[0]))
-                return x if given.get("keepdim") else self.build.flatten(x)
-            raise Unknown("a mean over anything but height and width")
         return self._pooling(node, target)
+
+    def _cat(self, node: fx.Node) -> int:
+        dim, parts = _given(node, ("dim",)).get("dim", 0), node.args[0]
+        if not isinstance(parts, tuple | list):
+            raise Unknown("joining what is no list")
+        xs = tuple(self._value(part) for part in parts)
+        if dim not in ((1, -1) if self.build.net.values[xs[0]].flat else (1, -3)):
+            raise Unknown("joining along anything but channels")
+        return self.build.join(xs)
 
     def _view(self, node: fx.Node) -> int:
         source, *sizes = node.args
@@ -231,6 +235,13 @@ class _Reader:
         return self.build.flatten(self._value(source))
 
     def _pooling(self, node: fx.Node, target: object) -> int:
+        if target is torch.mean:
+            given = _given(node, ("dim", "keepdim"))
+            dims = given.get("dim")
+            if not isinstance(dims, tuple | list) or set(dims) not in ({2, 3}, {-1, -2}):
+                raise Unknown("a mean over anything but height and width")
+            x = self.build.pool_all(self._value(node.args[0]))
+            return x if given.get("keepdim") else self.build.flatten(x)
         if target in (functional.max_pool2d, torch.max_pool2d):
             given = _given(node, ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"))
             if given.get("dilation", 1) not in (1, (1, 1)) or given.get("ceil_mode") or given.get("return_indices"):
