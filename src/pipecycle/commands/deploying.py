@@ -32,7 +32,9 @@ DEMO: dict[str, Scalar] = {"clock": "wall", "slots": 120, "slack": 10, "initial"
 """Where live runs begin: two minutes of slots of a second, batteries good for a session at once."""
 
 Policy = Annotated[str | None, typer.Option(help="A scheduler, or your own as module:Class. \\[default: pipecycle]")]
-Model = Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory. \\[default: mlp]")]
+Model = Annotated[
+    str | None, typer.Option(help="mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory. \\[default: mlp]")
+]
 DataName = Annotated[
     str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file. \\[default: digits]")
 ]
