@@ -23,6 +23,7 @@ from pipecycle.train.paths import choose
 from pipecycle.train.sessions import LocalSGD, Teachers, Trained
 from pipecycle.train.stacked import Stacked, executor
 from pipecycle.world.streams import streams
+from tests.train.networks import NETWORKS, SHAPE
 
 CLASSES = 10
 OPTIONS = {
@@ -61,6 +62,8 @@ def model(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     if name == "lenet":
         return build("lenet", (3, 16, 18), CLASSES, words), (3, 16, 18)
     torch.manual_seed(0)
+    if name in NETWORKS:
+        return NETWORKS[name](), SHAPE
     if name == "residual":
         return Residual(), (1, 8, 8)
     if name == "dense":
@@ -237,12 +240,16 @@ def interpreted() -> None:
     from pipecycle.train.kernels_conv import ConvStack
     from pipecycle.train.kernels_look import StackedLogits
     from pipecycle.train.kernels_plan import fits
-    from pipecycle.train.models import convolutional
 
     random = torch.Generator().manual_seed(1)
     for shape, sgd, gaps in [((3, 16, 18), LocalSGD(), True), ((1, 17, 16), OPTIONS["all"], False)]:
         case = Case("mlp", 2, steps=2, dtype=torch.float32)
-        module = convolutional(shape, CLASSES, (6, 16), (40, 20))
+        sides = [((side - 4) // 2 - 4) // 2 for side in shape[1:]]
+        module = nn.Sequential(
+            *(nn.Conv2d(shape[0], 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(16 * sides[0] * sides[1], 40), nn.ReLU(), nn.Linear(40, 20), nn.ReLU()),
+            nn.Linear(20, CLASSES),
+        )
         images = torch.randn(60, *shape, generator=random)
         case.module, case.images, case.reference = module, images, flatten(module) * torch.tensor([[1.0], [1.1]])
         if gaps:

@@ -27,7 +27,7 @@ LARGEST_BATCH = 128
 
 
 class Layers(Protocol):
-    """What a device does with the buffers of a stack; every method works for the first `live` sessions."""
+    """What a device does with the buffers of a stack."""
 
     def cut(self, views: bool) -> None: ...
 
@@ -144,7 +144,9 @@ class NetworkStack:
         held["live"].fill_(live)
 
     def most(self, batch: int) -> int:
-        """Sessions that fit into the memory set aside."""
+        """Sessions that fit into the memory set aside; a constant for operations whose bits depend on it."""
+        if not self.kernels:
+            return _power(1)
         item = torch.empty(0, dtype=self.dtype).element_size()
         values = sum(value.size * (1 + (value.trained and self.trains)) for value in self.net.values)
         each = self.net.row * 14 + batch * values * item

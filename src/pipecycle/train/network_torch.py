@@ -20,14 +20,14 @@ aten = torch.ops.aten
 
 
 class TorchLayers:
-    """See `Layers`; one session's bits depend on its own numbers alone because every product is of one session."""
+    """See `Layers`; all places of a stack are computed, used or not, so that sizes are always the same."""
 
     def __init__(self, stack: NetworkStack) -> None:
         self.stack = stack
 
     @property
     def live(self) -> int:
-        return int(self.stack.buffers["live"])
+        return self.stack.room[0]
 
     def value(self, index: int) -> Tensor:
         return self.stack.values[index][: self.live]
