@@ -16,6 +16,8 @@ class Loop(Executor):
     """One session after another: a single set of weights updated in place, with no optimiser object, convolutions in
     channels-last order, and for plain chains of common layers no autograd either.  Any module, float32 or float64."""
 
+    how = "one session after another"
+
     def _prepare(self) -> None:
         images, chain = self.images, layers(self.module)
         self.chain = None if chain is None else Chain(chain, images)

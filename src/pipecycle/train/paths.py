@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Literal
 
@@ -42,15 +43,22 @@ class Choice:
         return WORDS[self.path] + because
 
 
-def choose(module: nn.Module, images: Tensor) -> Choice:
-    """What there is for a module on images of a device: our kernels need CUDA, float32 and Triton."""
+def describe(module: nn.Module, shape: Sequence[int]) -> str:
+    """How a GPU would train a module on samples of `shape`, in words."""
+    return str(choose(module, torch.zeros(1, *shape, dtype=torch.float32), gpu=True))
+
+
+def choose(module: nn.Module, images: Tensor, *, gpu: bool | None = None) -> Choice:
+    """What there is for a module on images of a device, or as if they were on a GPU: our kernels need CUDA, float32 and
+    Triton."""
+    gpu = images.is_cuda if gpu is None else gpu
     chain = layers(module)
     flat = chain is not None and dense(chain) and (images.ndim == 2 or isinstance(chain[0], nn.Flatten))
     found = trace(module, images.shape[1:])
     network, why = (None, found) if isinstance(found, str) else (found, "")
     paths: list[Path] = []
-    kernels = images.is_cuda and images.dtype == torch.float32
-    if kernels and not find_spec("triton"):
+    kernels = gpu and images.dtype == torch.float32
+    if kernels and images.is_cuda and not find_spec("triton"):
         kernels, why = False, "Triton is not installed"
     if kernels and chain is not None and fits(chain, images):
         paths.append("conv")
@@ -59,6 +67,6 @@ def choose(module: nn.Module, images: Tensor) -> Choice:
     if flat:
         paths.append("dense")
     paths.append("module")
-    if network is not None and not images.is_cuda:  # plain operations, to test the kernels against
+    if network is not None and not gpu:  # plain operations, to test the kernels against
         paths.append("layers")
     return Choice(tuple(paths), chain, network, why)

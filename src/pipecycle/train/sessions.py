@@ -88,6 +88,8 @@ class Executor:
     """The contract of `Loop` and `Stacked`: `run` trains sessions on the images, by a module and its SGD."""
 
     precision: Precision = "fp32"
+    how: str
+    """How sessions are computed, in words."""
 
     def __init__(
         self,

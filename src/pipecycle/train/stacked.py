@@ -17,7 +17,7 @@ from pipecycle.train.models import split
 from pipecycle.train.module_stack import ModuleStack
 from pipecycle.train.network_stack import LARGEST_BATCH as LARGEST_LAYERS
 from pipecycle.train.network_stack import NetworkStack
-from pipecycle.train.paths import Path, choose
+from pipecycle.train.paths import WORDS, Path, choose
 from pipecycle.train.sessions import PRECISIONS, Executor, LocalSGD, Precision, Trained, Work
 from pipecycle.train.views import Frame
 
@@ -60,6 +60,7 @@ class Stacked(Executor):
             able = " or ".join(self.choice.paths)
             raise InputError(f"path = {path}: this module on {images.device.type} takes {able}")
         self.path = self.choice.path if path == "auto" else path
+        self.how = str(self.choice) if path == "auto" else WORDS[self.path]
         self.chunk = chunk
         self.module = deepcopy(module).to(device=images.device, dtype=images.dtype)
 
