@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
 from attrs import frozen
 from torch import Tensor
 
@@ -52,6 +56,7 @@ class KernelLayers:
     def __init__(self, stack: NetworkStack) -> None:
         self.stack, self.net = stack, stack.net
         self.narrow = stack.dtype == torch.bfloat16
+        self.compiling = False
         self.products = {"IP": "tf32x3" if stack.precision == "fp32" else "tf32"}
         sgd = stack.sgd
         self.update: dict[str, Any] = {
@@ -61,13 +66,30 @@ class KernelLayers:
             "COPY": stack.dtype != stack.images.dtype,
         }
 
+    @contextmanager
+    def compile(self) -> Iterator[None]:
+        """What is launched inside is only compiled, many kernels at a time."""
+        if not hasattr(triton, "AsyncCompileMode"):
+            yield
+            return
+        self.compiling = True
+        try:
+            with ThreadPoolExecutor() as threads, triton.AsyncCompileMode(threads):
+                yield
+        finally:
+            self.compiling = False
+
     @property
     def batch(self) -> int:
         return self.stack.room[2]
 
     def _launch(self, kernel: Any, across: int, *args: Any, tile: Tile | None = None, **constants: Any) -> None:
         options = {} if tile is None else {"num_warps": tile.warps, "num_stages": tile.stages}
-        kernel[(across, self.stack.sessions)](*args, **constants, **options)
+        grid = (across, self.stack.sessions)
+        if self.compiling:
+            kernel.warmup(*args, grid=grid, **constants, **options)
+        else:
+            kernel[grid](*args, **constants, **options)
 
     def _held(self, names: str) -> list[Tensor]:
         return [self.stack.buffers[name] for name in names.split()]

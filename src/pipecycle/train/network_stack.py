@@ -7,6 +7,7 @@ program works for one session; on a CPU they are plain operations of torch, whic
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Protocol
 
@@ -28,6 +29,8 @@ LARGEST_BATCH = 128
 
 class Layers(Protocol):
     """What a device does with the buffers of a stack."""
+
+    def compile(self) -> AbstractContextManager[None]: ...
 
     def cut(self, views: bool) -> None: ...
 
@@ -223,6 +226,8 @@ class NetworkStack:
                 held = self.buffers
                 live = held["live"].clone()
                 held["live"].zero_()
+                with self.layers.compile():
+                    self.step(*kind)
                 self.step(*kind)
                 held["step"].zero_()
                 torch.cuda.synchronize()

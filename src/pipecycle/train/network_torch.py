@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING
@@ -24,6 +25,9 @@ class TorchLayers:
 
     def __init__(self, stack: NetworkStack) -> None:
         self.stack = stack
+
+    def compile(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     @property
     def live(self) -> int:
