@@ -1,21 +1,22 @@
 """lenet sessions on one core: this library against a plain PyTorch loop, pfl-research and Flower's simulation.
 
     make bench-rivals
-    python benchmarks/cpu_rivals.py [--repeats 3] [--json FILE]     where the rivals are installed
+    python benchmarks/cpu_rivals.py [--repeats 3] [--json FILE]     if the rivals are installed
 
-Everybody does the same work: 10 rounds of FedAvg over 20 clients, that is 200 sessions of 20 SGD steps on batches of
-15 CIFAR-shaped images, with one torch thread, from the same initial weights over the same batches in the same order.
-The models that come out are compared.
+All contenders do the same work: 10 rounds of FedAvg over 20 clients, that is 200 sessions of 20 SGD steps on batches
+of 15 CIFAR-shaped images, with one torch thread, the same initial weights and the same batches in the same order.  The
+resulting models are compared.
 
-`warm`          contenders live side by side, each in its own process, and take turns round by round while the others
-                wait, so that other work on the machine hits all alike; the first round is left out, and a ratio is the
-                median over the ratios of rounds that were run one after the other.
-`command line`  fresh processes, one after the other: `pipecycle run` from its start to its exit, which includes writing
-                a run folder, against `flwr run` and a program that calls Flower's simulation, both from their start to
-                the end of the last session only.  Each stands between two runs of ours, whose mean it is compared with.
-                The program has no requirement: Flower has deprecated that call, and it skips what a command does.
+`warm`          each contender has its own process.  They take turns round by round while the others wait, so that
+                other load on the machine affects all equally.  The first round is left out.  A ratio is the median
+                over the ratios of consecutive rounds.
+`command line`  new processes, one after the other: `pipecycle run` from its start to its exit, which includes writing
+                a run folder, against `flwr run` and a program that calls Flower's simulation, both only from their
+                start to the end of the last session.  Each runs between two runs of ours and is compared with their
+                mean.  The program has no requirement: Flower has deprecated that call, and it skips the work of a
+                command.
 
-Flower has one worker, and the other cores for its own processes.  Exit code 1 if a requirement is missed.
+Flower has one worker; its own processes may use the other cores.  Exit code 1 if a requirement is missed.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Target:
-    """We have to be `needs` times as fast as the rival; NaN where the figure is only told."""
+    """We have to be `needs` times as fast as the rival; NaN if there is no requirement."""
 
     rival: str
     needs: float
@@ -111,7 +112,7 @@ TARGETS = (Target("plain", 1.2), Target("pfl", 1.2), Target("flower", 1.4), Targ
 
 
 def in_turns(folder: Path) -> dict[str, Outcome]:
-    """Those that take turns: each starts and does its first round alone, then one round after the other."""
+    """Contenders that take turns: each starts and does its first round alone, then they alternate."""
     with swept(folder):
         processes = []
         for name, contender in CONTENDERS.items():
@@ -130,7 +131,7 @@ def in_turns(folder: Path) -> dict[str, Outcome]:
 
 
 def alone(name: str, folder: Path) -> Outcome:
-    """One contender from its command to its end."""
+    """One contender, from its start to its end."""
     shutil.rmtree(folder / "run", ignore_errors=True)
     result = folder / "flower.npz"
     result.unlink(missing_ok=True)
@@ -139,13 +140,13 @@ def alone(name: str, folder: Path) -> Outcome:
         ended, cpu = process.wait()
     if name == "run":
         return Outcome([], ended - process.started, saved_model(folder / "run" / "model.safetensors"), cpu)
-    if not result.exists():  # Flower's command says 0 even if the run has failed
+    if not result.exists():  # Flower's command exits with 0 even if the run failed
         process.fail("did not finish")
     return outcome(result, process.started)
 
 
 def bracketed(folder: Path) -> dict[str, Outcome]:
-    """The commands of others, each between two runs of ours, which are kept as `before NAME` and `after NAME`."""
+    """The rivals' commands, each between two runs of ours, which are kept as `before NAME` and `after NAME`."""
     ours = alone("run", folder)
     found = {"run": ours}
     for name in ("flwr", "program"):
@@ -170,7 +171,7 @@ def saved_model(path: Path) -> Tensor:
 
 
 def judge(target: Target, repeats: list[dict[str, Outcome]]) -> dict[str, Any]:
-    """The median of how many times as fast as the rival we were."""
+    """How many times as fast as the rival we were (median)."""
     name = target.rival
     if target.warm:
         pairs = [zip(repeat["ours"].rounds, repeat[name].rounds, strict=True) for repeat in repeats]
@@ -192,7 +193,7 @@ def judge(target: Target, repeats: list[dict[str, Outcome]]) -> dict[str, Any]:
 
 
 def check(folder: Path, repeats: list[dict[str, Outcome]]) -> list[dict[str, Any]]:
-    """That everybody has learnt, and the same."""
+    """All contenders have learnt, and have learnt the same."""
     with np.load(folder / "data.npz") as data:
         x, y = torch.from_numpy(data["x_test"]), torch.from_numpy(data["y_test"])
 
@@ -251,7 +252,7 @@ def text(column: str, value: Any) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--repeats", type=int, default=3, help="fresh processes of each (3, about three minutes each)")
+    parser.add_argument("--repeats", type=int, default=3, help="starts of each command (3, about three minutes each)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to a file as well")
     args = parser.parse_args()
     if args.repeats < 1:

@@ -2,8 +2,8 @@
 
     python benchmarks/cpu_sessions.py [--repeats 5]
 
-Rivals and ours take turns, each turn a few sessions of 20 steps on batches of 15, timed by the process's CPU time; the
-figures are medians over the turns and ratios are taken turn by turn.  One JSON object a line.
+The executors and the plain loop take turns of a few sessions of 20 steps on batches of 15, timed by the process's CPU
+time.  Figures are medians over the turns; ratios are taken turn by turn.  Prints one JSON object per line.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def plain(module: nn.Module, images: Tensor, labels: Tensor, batches: Tensor) ->
 
 
 def users() -> nn.Module:
-    """A dense module of a user's own."""
+    """A dense module as a user might write it."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.Tanh(), nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 10))
 
 

@@ -3,7 +3,7 @@
     python benchmarks/gpu_runs.py [--data cifar10] [--minutes 5] [--json FILE]
 
 Needs a CUDA device.  Without CIFAR-10 in the cache, `--data synthetic` measures speed on random images of its shape.
-Every figure counts everything: planning apart, from the first stack to the last evaluation.
+Every figure covers a whole run without planning, from the first stack to the last evaluation.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def timed(work: list[Job], precision: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="synthetic", help="synthetic or the name of a data set")
-    parser.add_argument("--parts", default="single,lenet,cnn64,accuracy", help="what to measure")
+    parser.add_argument("--parts", default="single,lenet,cnn64,accuracy", help="what to measure (default: all parts)")
     parser.add_argument("--augment", help="random views of the images, such as crop:4+flip")
     parser.add_argument("--slots", type=int, default=1500, help="horizon of the stacked runs")
     parser.add_argument("--json", type=Path, help="also write the figures here")
@@ -108,7 +108,7 @@ def main() -> None:
             job = Job(plan(build("pipecycle"), 0.5, budget=5e5), learnt, Watch(every=150, budget=5e5))
             figures = timed([job], precision)
             history = job.history
-            reached = {level: getattr(history.to_target(level), "energy", None) for level in (50, 55, 60, 65)}
+            reached = {level: history.metrics.energy_to(level) for level in (50, 55, 60, 65)}
             tell(
                 f"cnn64 pipecycle G=2, delta 0.5, IID, 5e5 units, {precision}",
                 {**figures, "at_budget": history.at_budget.accuracy, "best": history.final.best, "energy_to": reached},

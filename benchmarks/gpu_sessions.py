@@ -1,9 +1,9 @@
 """Client-steps a second on one GPU: a plain loop, torch.func and our kernels, in one run.
 
-    python benchmarks/gpu_sessions.py            all figures, one JSON object a line
-    python benchmarks/gpu_sessions.py --tune     the kernels one by one over a set of tiles
+    python benchmarks/gpu_sessions.py            all figures, one JSON object per line
+    python benchmarks/gpu_sessions.py --tune     each kernel with several tile sizes
     python benchmarks/gpu_sessions.py --parts augment
-                                                 lenet and cnn64, 800 sessions, with crop:4+flip beside none, in turns
+                                                 lenet and cnn64, 800 sessions, with and without crop:4+flip
 
 A client-step is one SGD step of one client on a batch of 15.  Every figure is also given as a multiple of the plain
 loop and as a share of the rate of a large bf16 matrix product, both measured in the same run.
@@ -57,7 +57,7 @@ def say(**facts: Any) -> None:
 
 
 def flops(module: nn.Module) -> float:
-    """Of one client-step: forward, weights and inputs of every layer, but no inputs of the first."""
+    """FLOP of one client-step: forward, gradients of weights, and gradients of inputs but for the first layer."""
     total, x, first = 0.0, torch.zeros(1, *SHAPE), True
     for layer in module:  # type: ignore[attr-defined]
         x = layer(x)
@@ -69,7 +69,7 @@ def flops(module: nn.Module) -> float:
 
 
 def seconds(work: Any, repeats: int = 5) -> float:
-    """The median of a few timings, after one that is thrown away."""
+    """The median of a few timings, after one that is discarded."""
     times = []
     for _ in range(repeats + 1):
         torch.cuda.synchronize()
@@ -138,7 +138,7 @@ def plain(setting: Setting) -> float:
 
 
 def autocast(setting: Setting, reference: Tensor, batches: Tensor) -> Tensor:
-    """Sessions by torch's own bf16."""
+    """Sessions with torch's own bf16 (autocast)."""
     images, labels, out = setting.images.cuda(), setting.labels.cuda(), []
     for start, rows in zip(reference, batches.cuda(), strict=True):
         net = unflatten(deepcopy(setting.module), start).cuda()
@@ -154,9 +154,9 @@ def autocast(setting: Setting, reference: Tensor, batches: Tensor) -> Tensor:
 
 
 def errors(names: list[str]) -> None:
-    """The update of a session of five steps against float64 on the CPU, relative, by precision.
+    """Relative error of the update of a five-step session, against float64 on the CPU, for each precision.
 
-    The images are noise, where a flipped pooling window costs most; torch's own bf16 stands beside ours."""
+    The images are noise, for which a flipped pooling window costs most.  Torch's own bf16 is shown for comparison."""
     for name in names:
         setting = Setting(name, 600)
         reference, batches = setting.sessions(12, 5)
@@ -201,7 +201,7 @@ def rates(name: str, counts: list[int], top: float, precisions: list[str]) -> No
 
 
 def augmented(name: str, count: int, precision: str, repeats: int = 9) -> None:
-    """The same sessions on images as they are and on random views of them, in turns, and the ratio of the medians."""
+    """The same sessions alternately with and without augmentation, and the ratio of the medians."""
     setting = Setting(name)
     augment = Augment(4, flip=True)
     clients = torch.arange(count).numpy()
@@ -216,7 +216,7 @@ def augmented(name: str, count: int, precision: str, repeats: int = 9) -> None:
             begin = time.perf_counter()
             trainer.run(reference, batches, views=seen)
             torch.cuda.synchronize()
-            if repeat >= 2:  # the first one compiles and captures, and the buffers of both are there after it
+            if repeat >= 2:  # the first two compile and allocate
                 times[how].append(time.perf_counter() - begin)
     rates = {how: count * STEPS / statistics.median(spent) for how, spent in times.items()}
     pairs = [plain / seen for plain, seen in zip(*times.values(), strict=True)]
@@ -227,7 +227,7 @@ def augmented(name: str, count: int, precision: str, repeats: int = 9) -> None:
 
 
 def tune(name: str, count: int, precision: str, kernel: str | None, compile_only: bool) -> None:
-    """Seconds of each kernel for each tile, with the learning rate at 0 so that weights stay as they are."""
+    """Seconds of each kernel for each tile; the learning rate is 0, so that weights do not change."""
     setting = Setting(name, 600 if compile_only else 20_000)
     trainer = setting.stacked(precision)
     if compile_only:

@@ -1,7 +1,7 @@
 """The planner that a good programmer writes first: one Python loop over the clients in every slot.
 
-Same rules as `pipecycle` and `fedavg` (ALGORITHMS.md 1.5, 2 and 3), but nothing is recorded: only the number of
-aggregations and the units spent come back.
+It follows the rules of `pipecycle` and `fedavg` (docs/schedulers), but records nothing: it returns only the number of
+aggregations and the units spent.
 """
 
 from __future__ import annotations

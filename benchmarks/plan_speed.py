@@ -2,8 +2,8 @@
 
     python benchmarks/plan_speed.py [--quick] [--json FILE]
 
-Four tables, minutes in all; exit code 1 if a requirement is missed.  Times are wall clock, so other work on the
-machine shows in them: everything that is compared is measured in turns, and medians are reported.
+Prints four tables, which takes minutes; exit code 1 if a requirement is missed.  Times are wall clock, so other load
+on the machine affects them: programs that are compared take turns, and medians are reported.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Case:
-    """What is planned; `name` is how the tables call it."""
+    """What is planned; `name` is its name in the tables."""
 
     policy: str
     clients: int
@@ -76,7 +76,7 @@ def measure(case: Case, world: str = "pipecycle") -> Measured:
         plan = partial(ours, case.policy)
     else:
         plan = getattr(importlib.import_module(f"{world}_world"), case.policy)
-    plan(10, 100, DELTA, **case.options)  # imports and first calls are not what is measured
+    plan(10, 100, DELTA, **case.options)  # warm up: imports and first calls are not measured
     begin = perf_counter()
     aggregations, spent = plan(case.clients, case.slots, DELTA, **case.options)
     seconds = perf_counter() - begin
@@ -85,7 +85,7 @@ def measure(case: Case, world: str = "pipecycle") -> Measured:
 
 
 def ours(policy: str, clients: int, slots: int, delta: float, **options: int) -> tuple[int, int]:
-    """A whole schedule, of which only what the rivals return is looked at."""
+    """Plans a whole schedule, and returns only the figures that the rivals return too."""
     import numpy as np
 
     from pipecycle import build, plan
@@ -97,15 +97,15 @@ def ours(policy: str, clients: int, slots: int, delta: float, **options: int) ->
 
 
 def fresh(case: Case, world: str = "pipecycle") -> Measured:
-    """`measure` in a new process, whose peak memory is its own.
+    """`measure` in a new process, to get its own peak memory.
 
-    On Linux a process inherits the peak of the one that started it, so nothing large is measured in this one."""
+    On Linux a process inherits the peak of its parent, so the parent must not measure anything large itself."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(measure, case, world).result()
 
 
 def in_turns(what: str, repeats: int, jobs: Sequence[Callable[[], Measured]], say: Say) -> list[list[Measured]]:
-    """Every job `repeats` times, each round over all of them, so that a slow minute of the machine hits all alike."""
+    """Every job `repeats` times, in rounds over all jobs, so that a slow minute of the machine affects all equally."""
     found: list[list[Measured]] = [[] for _ in jobs]
     for turn in range(repeats):
         say(f"{what}: round {turn + 1} of {repeats}")
@@ -115,7 +115,7 @@ def in_turns(what: str, repeats: int, jobs: Sequence[Callable[[], Measured]], sa
 
 
 def cases(clients: int, slots: int, *, defaults: bool) -> list[Case]:
-    """Every policy with ten groups where it has groups; with `defaults`, also as it comes."""
+    """Every policy, with ten groups if it has groups; with `defaults`, also with its default settings."""
     from pipecycle.policies import REGISTRY
     from pipecycle.policies.registry import parameters
 
@@ -150,7 +150,7 @@ def paper_run(quick: bool, say: Say) -> list[Row]:
 
 
 def rivals(quick: bool, say: Say) -> list[Row]:
-    """The library, the naive loop and simpy in the same worlds; simpy not in the largest, where it takes minutes."""
+    """The library, the naive loop and simpy in the same worlds; the largest without simpy, which would take minutes."""
     settings = [
         (Case("pipecycle", PAPER_CLIENTS, PAPER_SLOTS), WORLDS),
         (Case("pipecycle", PAPER_CLIENTS, PAPER_SLOTS, GROUPS), WORLDS),
@@ -231,7 +231,7 @@ def growth(quick: bool, say: Say) -> tuple[list[Row], list[Row]]:
 
 
 def fit(name: str, sizes: list[int], seconds: list[float]) -> Row:
-    """Log against log, and a straight line, which shows what a run costs before it grows."""
+    """A fit of log against log, and a straight line, which shows the fixed cost of a run."""
     x, y = [math.log(size) for size in sizes], [math.log(value) for value in seconds]
     line = linear_regression(sizes, seconds)
     return {
@@ -268,7 +268,7 @@ def text(column: str, value: Any) -> str:
 
 
 def show(console: Console, title: str, rows: Sequence[Row]) -> None:
-    """A table with boxes on a terminal and as Markdown elsewhere."""
+    """A table: with boxes on a terminal, otherwise as Markdown."""
     table = Table(box=box.ROUNDED if console.is_terminal else box.MARKDOWN)
     for column, value in rows[0].items():
         table.add_column("" if column == "pass" else column, justify="left" if isinstance(value, str) else "right")

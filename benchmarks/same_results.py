@@ -240,8 +240,10 @@ def compare(sides: list[Side], flower: str | None, allow: list[str], only: str) 
             differences, compared = [str(error)], "-"
         allowed = bool(differences) and case.policy in allow
         differing += bool(differences) and not allowed
-        told = ", ".join(differences[:8])
-        table.add_row(case.name, compared, f"{'allowed' if allowed else 'DIFFERS'}: {told}" if differences else "equal")
+        word = "equal" if not differences else "allowed" if allowed else "DIFFERS"
+        result = f"{word}: {', '.join(differences[:8])}" if differences else word
+        table.add_row(case.name, compared, result)
+        print(f"{case.name}: {result}", file=sys.stderr)
     console = Console(width=160)
     console.print(table)
     for policy in sorted({*old} ^ {*new}):

@@ -1,7 +1,7 @@
 """The same world in simpy: a process per client, one for the server, and one per session or group.
 
-Everything in a slot happens in phases: harvest at its start, the server's decisions a quarter later, training
-half-way.  As in `naive_world`, only the number of aggregations and the units spent come back.
+A slot has phases: harvest at its start, the server's decisions a quarter of a slot later, training half-way.  As in
+`naive_world`, only the number of aggregations and the units spent are returned.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Client:
 
 
 class Member(Client):
-    """A client of PipeCycle: charges by itself and trains when called."""
+    """A client of PipeCycle: charges by itself and trains when the server asks."""
 
     def __init__(self, env: simpy.Environment, rng: random.Random, delta: float, session: int, capacity: int) -> None:
         super().__init__(env, rng, delta, session, capacity)
@@ -137,7 +137,7 @@ class GreedyClient(Client):
 
 
 class FedAvgServer:
-    """Averages what has arrived, at the end of every epoch."""
+    """Averages the updates that have arrived, at the end of every epoch."""
 
     def __init__(self, env: simpy.Environment, epoch: int) -> None:
         self.env, self.epoch = env, epoch

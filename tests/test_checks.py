@@ -12,13 +12,18 @@ from attrs import define, field
 from pipecycle import InputError, build, plan
 from pipecycle.checks import at_least, flag, number, one_of, share, text
 from pipecycle.data import dirichlet, iid, load
-from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
+from pipecycle.deploy.node.settings import NodeSettings
+from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.policies import FLDA, MIFA, CyCP, FedAvg, FedBacys, FedSeq, PipeCycle
 from pipecycle.policies.registry import MODELS
-from pipecycle.runs.config import Config, Data, Look, Train, World
+from pipecycle.runs.config import Config
+from pipecycle.runs.config import DataSection as Data
+from pipecycle.runs.config import TrainSection as Train
+from pipecycle.runs.config import WorldSection as World
 from pipecycle.runs.run import train_folders
 from pipecycle.theory.system import System
 from pipecycle.train import LocalSGD, Training, Watch, problem
+from pipecycle.train.history import Look
 from pipecycle.train.presets import PRESETS
 from pipecycle.world.harvest import Bernoulli, Markov
 from pipecycle.world.sky import clear_sky

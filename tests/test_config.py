@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipecycle import InputError
-from pipecycle.runs.config import Config, Train, read_config, read_recorded
+from pipecycle.runs.config import Config, TrainSection, read_config, read_recorded
 
 
 def test_a_file_says_what_the_configuration_is(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_inputs_are_named_only_where_they_are_not_the_usual_ones() -> None:
     changed = usual.changed({"data.scale": "centre", "train.augment": "crop:4+flip"})
     assert changed.text().count('scale = "centre"') == changed.text().count('augment = "crop:4+flip"') == 1
     assert changed.changed({"data.scale": "none", "train.augment": "none"}).identity() == usual.identity()
-    assert Train(augment="none") == Train()
+    assert TrainSection(augment="none") == TrainSection()
     for key, value, sentence in (
         ("data.scale", "raw", "scale = raw: needs one of standard, unit, half, centre"),
         ("train.augment", "crop:0", r"augment = crop:0: needs none, flip, crop:N or crop:N\+flip"),

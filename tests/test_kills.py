@@ -17,8 +17,9 @@ import pandas
 import pytest
 import torch
 
+from pipecycle.runs.parquet import collect
 from pipecycle.runs.run import train_folders
-from pipecycle.runs.sweep import collect, read_sweep
+from pipecycle.runs.sweep import read_sweep
 
 psutil = pytest.importorskip("psutil")
 

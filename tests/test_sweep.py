@@ -11,8 +11,9 @@ import pytest
 from pipecycle import InputError
 from pipecycle.runs.config import Config
 from pipecycle.runs.estimate import estimate
+from pipecycle.runs.parquet import collect
 from pipecycle.runs.run import RunFolder, prepare, train_folders
-from pipecycle.runs.sweep import collect, expand, read_sweep
+from pipecycle.runs.sweep import expand, read_sweep
 from pipecycle.runs.workers import dealt, share
 from pipecycle.train.job import Job
 from tests.commands import Done, end, pipecycle, process, until

@@ -1,1 +1,1 @@
-"""What `cpu_rivals.py` compares: the same sessions, each in the way that its library recommends."""
+"""The contenders of `cpu_rivals.py`: the same sessions, each written as its library recommends."""

@@ -1,7 +1,6 @@
-"""Flower's simulation with one worker from a Python program, the shortest way to its engine.
+"""Flower's simulation with one worker, called from a Python program, the most direct way to its engine.
 
-Two cores for the worker and two in all, which is Flower's default and makes one worker; it still trains with one
-thread."""
+The worker gets two cores (Flower's default) of two, so there is one worker; it still trains with one thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This library from Python: plan, then train, noting when each round has been trained and averaged."""
+"""This library from Python: plan, then train, and note when each round has been trained and averaged."""
 
 from __future__ import annotations
 

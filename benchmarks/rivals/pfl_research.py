@@ -1,5 +1,5 @@
-"""pfl-research: its simulated backend, FedAvg and local SGD, users' data as tensors in memory, no evaluation of users
-after the first iteration (which is not timed)."""
+"""pfl-research: its simulated backend, FedAvg and local SGD, users' data as tensors in memory.  Users
+are not evaluated after the first iteration, which is not timed."""
 
 from __future__ import annotations
 

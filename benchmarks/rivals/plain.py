@@ -1,4 +1,4 @@
-"""What one writes first in PyTorch: a deep copy and an optimiser for each session, batches by indexing."""
+"""The simplest PyTorch program: a deep copy and an optimiser for each session, batches by indexing."""
 
 from __future__ import annotations
 

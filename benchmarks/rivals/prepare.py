@@ -32,7 +32,7 @@ def prepare(folder: Path) -> None:
 
 
 def images(path: Path) -> None:
-    """CIFAR-shaped: a coarse random pattern for each class, in noise."""
+    """CIFAR-shaped images: a coarse random pattern for each class, plus noise."""
     rng = np.random.default_rng(0)
     patterns = rng.normal(size=(CLASSES, SHAPE[0], 8, 8)).repeat(4, 2).repeat(4, 3)
     data = {}
@@ -44,7 +44,7 @@ def images(path: Path) -> None:
 
 
 def settings(folder: Path) -> Config:
-    """Full batteries and a server step right after each upload: FedAvg as it is without batteries."""
+    """Full batteries and a server step right after each upload: FedAvg as if there were no batteries."""
     slots = ROUNDS * (STEPS + 1)
     return Config("fedavg").changed(
         {

@@ -1,4 +1,4 @@
-"""Contenders as processes: started quietly, taking turns or alone, and nothing left behind.  Linux only (/proc)."""
+"""Runs contenders as quiet processes, in turns or alone, and leaves none behind.  Linux only (/proc)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUIET = {
 
 
 class Process:
-    """A contender that runs; `turns` makes the pipes by which it waits for its turn."""
+    """A running contender; `turns` makes the pipes through which it waits for its turn."""
 
     def __init__(self, name: str, command: tuple[str, ...], folder: Path, *, turns: bool) -> None:
         self.name, self.folder = name, folder
@@ -57,7 +57,7 @@ class Process:
         os.write(self.ends[1], b".")
 
     def wait_round(self) -> None:
-        """Until it says that its round is done."""
+        """Wait until the contender reports that its round is done."""
         end = time.monotonic() + PATIENCE
         while not select.select([self.ends[0]], [], [], 1.0)[0]:
             if self.process.poll() is not None or time.monotonic() > end:
@@ -65,7 +65,7 @@ class Process:
         os.read(self.ends[0], 1)
 
     def wait(self) -> tuple[float, float]:
-        """Until it has exited: when that was, and the seconds of CPU of all children that ended meanwhile."""
+        """Wait until it exits; returns when that was, and the CPU seconds of all children that ended meanwhile."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         try:
             code = self.process.wait(PATIENCE)
@@ -109,7 +109,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def swept(folder: Path) -> Iterator[None]:
-    """Ends whatever the contenders have left running: `flwr run` detaches a server that would stay."""
+    """Ends all processes that the contenders left running: `flwr run` detaches a server."""
     try:
         yield
     finally:
@@ -125,7 +125,7 @@ def swept(folder: Path) -> Iterator[None]:
 
 
 def marked(folder: Path) -> list[int]:
-    """Processes that carry the folder in their environment."""
+    """Processes that have the folder in their environment."""
     mark = f"{FOLDER}={folder}".encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*"):

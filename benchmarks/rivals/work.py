@@ -1,7 +1,7 @@
 """The work that every contender does: FedAvg rounds of lenet sessions, all from the same files.
 
 Initial weights and the samples of every batch are given, so all contenders end with the same model up to rounding.
-Nothing is imported from pipecycle here: a rival pays for its own imports only.
+This module imports nothing from pipecycle, so that a rival pays only for its own imports.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FOLDER = "RIVALS_FOLDER"
 
 
 class Work:
-    """Images, labels, the initial model, and the indices of every batch; each is read when first asked for."""
+    """Images, labels, the initial model, and the indices of every batch; each is read when first used."""
 
     def __init__(self, folder: Path) -> None:
         torch.set_num_threads(1)
@@ -35,7 +35,7 @@ class Work:
 
     @functools.cached_property
     def batches(self) -> Tensor:
-        """(rounds, clients, steps, batch)."""
+        """Indices of samples, of shape (rounds, clients, steps, batch)."""
         return torch.from_numpy(np.load(self.folder / "batches.npy"))
 
     def network(self) -> nn.Sequential:
@@ -67,15 +67,15 @@ def fill(module: nn.Sequential, vector: Tensor) -> nn.Sequential:
 
 @functools.cache
 def work() -> Work:
-    """Read once in a process."""
+    """The work, read once per process."""
     return Work(Path(os.environ[FOLDER]))
 
 
 class Report:
-    """Notes when each round began and ended; after the last one they go to a file, together with the model.
+    """Notes when each round began and ended; after the last round, writes the times and the model to a file.
 
-    Where the folder holds a pipe for it, a contender takes turns: it says that a round is done and waits for a word
-    before the next."""
+    If the folder holds a pipe for the contender, it takes turns: it reports that a round is done and waits for a
+    signal before the next."""
 
     def __init__(self, name: str) -> None:
         folder = Path(os.environ[FOLDER])

@@ -42,11 +42,12 @@ def _members(file: IO[bytes]) -> dict[str, Array]:
             if info.file_size > MOST_DEFLATED * (info.compress_size + 1):
                 raise InputError(f"{name!r} claims {info.file_size:,} bytes out of {info.compress_size:,}")
             with archive.open(info) as stream:
-                found[name] = _member(stream, name, info.file_size)
+                found[name] = read_array(stream, name, info.file_size)
     return found
 
 
-def _member(stream: IO[bytes], name: str, size: int) -> Array:
+def read_array(stream: IO[bytes], name: str, size: int) -> Array:
+    """One array in numpy's format, `size` bytes with its header."""
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(stream)

@@ -16,14 +16,14 @@ from pipecycle.errors import InputError
 SEAL = "sha256"
 
 
-def write(path: Path, data: bytes | str) -> None:
-    """Write to a temporary neighbour, then rename: nobody ever sees half a file."""
+def write(path: Path, data: bytes | str, *, mode: int = 0o666) -> None:
+    """Write to a temporary neighbour, then rename: nobody ever sees half a file, or one with wider permissions."""
     if not path.name:
         raise InputError(f"{path}: is a folder, needs the name of a file")
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         tidy(path.parent, path.name)
-        with partial.open("wb") as file:
+        with open(partial, "wb", opener=lambda path, flags: os.open(path, flags, mode)) as file:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())

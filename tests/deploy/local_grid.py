@@ -23,7 +23,7 @@ class VirtualTime:
     def __init__(self) -> None:
         self.time = 0.0
 
-    def now(self) -> float:
+    def monotonic(self) -> float:
         return self.time
 
     def sleep(self, seconds: float) -> None:
@@ -79,7 +79,7 @@ class LocalGrid:
 
     def _gone(self, pending: _Pending) -> None:
         pending.reply = Message(Error(code=5, reason="node unavailable"), reply_to=_asked(pending.reply, self))
-        pending.ready = self.timer.now()
+        pending.ready = self.timer.monotonic()
 
     def set_run(self, run: Any) -> None:
         self.run = run
@@ -95,16 +95,16 @@ class LocalGrid:
 
     def _push(self, message: Message) -> str:
         node = message.metadata.dst_node_id
-        client = next((one for one, known in self.ids.items() if known == node), -1)
+        client = next((client for client, known in self.ids.items() if known == node), -1)
         self.messages.append((client, message))
-        now = self.timer.now()
+        now = self.timer.monotonic()
         fault = self.fault(client, message, now) if client >= 0 else "refuse"
         if fault == "refuse":
             return ""
-        told = uuid.uuid4().hex
-        message.metadata.__dict__["_message_id"] = told
-        self._pending[told] = self._deliver(client, message, fault, now)
-        return told
+        message_id = uuid.uuid4().hex
+        message.metadata.__dict__["_message_id"] = message_id
+        self._pending[message_id] = self._deliver(client, message, fault, now)
+        return message_id
 
     def _deliver(self, client: int, message: Message, fault: object, now: float) -> _Pending:
         node, ttl = message.metadata.dst_node_id, message.metadata.ttl
@@ -129,13 +129,13 @@ class LocalGrid:
         return _Pending(node, reply, now + (0.8 * ttl if fault == "slow" else self.latency))
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        found = []
-        for told in list(message_ids):
-            pending = self._pending.get(told)
-            if pending is not None and pending.ready <= self.timer.now():
-                del self._pending[told]
-                found.append(pending.reply)
-        return found
+        replies = []
+        for message_id in list(message_ids):
+            pending = self._pending.get(message_id)
+            if pending is not None and pending.ready <= self.timer.monotonic():
+                del self._pending[message_id]
+                replies.append(pending.reply)
+        return replies
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         raise NotImplementedError("push and pull")
@@ -143,5 +143,5 @@ class LocalGrid:
 
 def _asked(reply: Message, grid: LocalGrid) -> Message:
     """The message that a reply answers."""
-    told = reply.metadata.reply_to_message_id
-    return next(message for _, message in grid.messages if message.metadata.message_id == told)
+    message_id = reply.metadata.reply_to_message_id
+    return next(message for _, message in grid.messages if message.metadata.message_id == message_id)

@@ -18,9 +18,9 @@ from pipecycle import Schedule  # noqa: E402
 from pipecycle.deploy import RunSettings  # noqa: E402
 from pipecycle.deploy.local.federation import Federation  # noqa: E402
 from pipecycle.deploy.local.processes import family, kill_family  # noqa: E402
+from pipecycle.deploy.local.progress import Progress, Tail  # noqa: E402
 from pipecycle.deploy.local.project import write_app  # noqa: E402
-from pipecycle.deploy.local.view import Tail, View  # noqa: E402
-from pipecycle.report.records import load  # noqa: E402
+from pipecycle.runs.records import load  # noqa: E402
 from pipecycle.world.energy import UNIT  # noqa: E402
 from pipecycle.world.specs import parse_harvest  # noqa: E402
 
@@ -53,14 +53,14 @@ class Scene:
         ledger = self.home / "nodes" / f"{node}.json"
         self.federation.start_node(node, {"partition-id": node, "ledger": str(ledger), "pace": 0.3})
 
-    def wait(self, condition: Callable[[View], object], seconds: float, what: str) -> View:
+    def wait(self, condition: Callable[[Progress], object], seconds: float, what: str) -> Progress:
         end = time.monotonic() + seconds
-        while not condition(view := self.tail.read()):
+        while not condition(progress := self.tail.read()):
             self.federation.watch()
-            assert view.ended is None, f"the run ended before {what}"
-            assert time.monotonic() < end, f"{what} did not happen: {view.line()}"
+            assert progress.ended is None, f"the run ended before {what}"
+            assert time.monotonic() < end, f"{what} did not happen: {progress.line()}"
             time.sleep(0.3)
-        return view
+        return progress
 
     def at_work(self, node: int) -> bool:
         """Whether it is in mid-training: the session is charged in its ledger, and not yet answered."""
@@ -85,15 +85,15 @@ def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
         for node in range(NODES):
             scene.start(node)
         federation.submit(tmp_path / "app", settings)
-        scene.wait(lambda view: view.aggregations, 120, "a first aggregation")
+        scene.wait(lambda progress: progress.aggregations, 120, "a first aggregation")
 
         # A third of the nodes lose power, in mid-training.
         killed: list[int] = []
         while len(killed) < NODES // 3:
             caught: list[int] = []
 
-            def look(view: View, caught: list[int] = caught) -> bool:
-                members = [node for group in view.groups for node in group if node not in killed]
+            def look(progress: Progress, caught: list[int] = caught) -> bool:
+                members = [node for group in progress.groups for node in group if node not in killed]
                 caught[:] = [node for node in members if scene.at_work(node)]
                 return bool(caught)
 
@@ -111,23 +111,23 @@ def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
         # One comes back; those who are left go on meanwhile.
         before = scene.tail.read().aggregations
         scene.start(killed[0])
-        scene.wait(lambda view: view.aggregations > before, 90, "an aggregation without the dead")
+        scene.wait(lambda progress: progress.aggregations > before, 90, "an aggregation without the dead")
         while time.monotonic() - slept < 20:
             time.sleep(0.2)
         for one in sleepers:
             if one.is_running():
                 one.resume()
         before = scene.tail.read().aggregations
-        scene.wait(lambda view: view.aggregations > before, 90, "an aggregation with the sleeper awake")
+        scene.wait(lambda progress: progress.aggregations > before, 90, "an aggregation with the sleeper awake")
 
         # The server dies with a group in flight.
-        view = scene.wait(lambda view: view.groups, 60, "a group in flight")
-        reached, served = view.slot, view.version
+        progress = scene.wait(lambda progress: progress.groups, 60, "a group in flight")
+        reached, served = progress.slot, progress.version
         assert federation.link is not None
         kill_family(federation.link.pid)
         federation.link.wait()
         until_then = scene.trace()
-        assert view.ended is None
+        assert progress.ended is None
         time.sleep(2)
         federation.start_link()
         for node, process in federation.nodes.items():  # whoever has given up is started again, as a service would be
@@ -135,9 +135,9 @@ def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
                 scene.start(node)
         federation.submit(tmp_path / "app", {**settings, "resume": True})
         end = time.monotonic() + 200
-        while (view := scene.tail.read()).ended is None:
+        while (progress := scene.tail.read()).ended is None:
             federation.watch()
-            assert time.monotonic() < end, view.line()
+            assert time.monotonic() < end, progress.line()
             time.sleep(0.5)
         verdict = ("", "")
         while not verdict[0].startswith("finished"):
@@ -147,7 +147,7 @@ def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
     trace = scene.trace()
     resumed = next(event for event in trace if event["event"] == "resume")
     assert resumed["slot"] <= (reached or 0)
-    assert view.version > served
+    assert progress.version > served
     assert any(event["event"] == "reply" and event["slot"] > resumed["slot"] for event in trace)
     lost = {event["client"] for event in trace if event["event"] in ("lost", "away")}
     assert killed[1] in lost, trace

@@ -42,7 +42,7 @@ def wait(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 def living(members: list[psutil.Process]) -> list[psutil.Process]:
-    return [one for one in members if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    return [process for process in members if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_the_whole_family_ends_also_after_its_parent() -> None:

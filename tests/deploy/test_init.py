@@ -13,7 +13,8 @@ import pytest
 from attrs import define
 
 from pipecycle.deploy.local.project import annotated, read_app, write_app
-from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
+from pipecycle.deploy.node.settings import NodeSettings
+from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
 
 

@@ -22,8 +22,8 @@ from pipecycle.deploy.local.certificates import make_authority, make_node_key  #
 from pipecycle.deploy.local.federation import Federation  # noqa: E402
 from pipecycle.deploy.local.loopback import SWITCHES  # noqa: E402
 from pipecycle.deploy.local.processes import Descendants  # noqa: E402
+from pipecycle.deploy.local.progress import Tail  # noqa: E402
 from pipecycle.deploy.local.project import write_app  # noqa: E402
-from pipecycle.deploy.local.view import Tail  # noqa: E402
 
 from .shared import (  # noqa: E402
     BITS,
@@ -94,7 +94,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
             "dead": federation.dead(),
             "logs": {node: federation.log(f"node-{node}").read_text() for node in (7, 8, 9)},
             "nodes": federation.flwr("supernode", "list", "pipecycle")["nodes"],
-            "trace": tail.view,
+            "trace": tail.progress,
             "watched": watched,
         }
     assert federation.descendants.look() == set()

@@ -24,8 +24,8 @@ from safetensors.numpy import load_file  # noqa: E402
 from pipecycle.deploy.local.federation import Federation  # noqa: E402
 from pipecycle.deploy.local.loopback import Failed  # noqa: E402
 from pipecycle.deploy.local.processes import Descendants  # noqa: E402
-from pipecycle.deploy.local.up import Site, Terms, _watch  # noqa: E402
-from pipecycle.deploy.local.view import Tail  # noqa: E402
+from pipecycle.deploy.local.progress import Tail  # noqa: E402
+from pipecycle.deploy.local.up import Site, StartOptions, _watch  # noqa: E402
 from pipecycle.errors import InputError  # noqa: E402
 from pipecycle.world.energy import UNIT  # noqa: E402
 
@@ -80,7 +80,7 @@ def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up) 
     assert told["nodes"]["0"]["doing"] == "training"
     until(first_update, 180)
     assert process.poll() is None
-    assert tail.view.ended is None
+    assert tail.progress.ended is None
     process.send_signal(signal.SIGINT)
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
@@ -91,7 +91,7 @@ def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up) 
     assert not (tmp_path / "app" / "federation" / "running.json").exists()
 
     # Who goes on need not say again how the nodes were started, and cannot say something else.
-    sentence = "--node capacity=50.0: the run was begun with capacity=60.0"
+    sentence = "--node capacity=50.0: the run was started with 60.0"
     other = up("app", "--resume", "--node", "capacity=50")
     _, said = other.communicate(timeout=60)
     assert (other.returncode, said.strip()) == (2, f"pipecycle: {sentence}")
@@ -150,23 +150,23 @@ def test_a_failed_run_says_why(tmp_path: Path, up: Up) -> None:
 
 
 def test_how_nodes_were_started_is_kept(tmp_path: Path) -> None:
-    site, begun = Site(tmp_path), Terms(True, {"battery": 'gauge:/run/a "b"', "capacity": 60.0})
+    site, begun = Site(tmp_path), StartOptions(True, {"battery": 'gauge:/run/a "b"', "capacity": 60.0})
     site.federation.mkdir()
-    site.terms.write_text(begun.text())
-    assert site.agree(Terms(), resume=True) == begun
-    assert site.agree(Terms(True, {"capacity": 60.0}), resume=True) == begun
-    with pytest.raises(InputError, match=r"--node pace=0.5: the run was begun without pace"):
-        site.agree(Terms(node={"pace": 0.5}), resume=True)
-    assert site.agree(Terms(), resume=False) == Terms()
-    site.terms.write_text(Terms().text())
-    assert site.agree(Terms(), resume=True) == Terms()
-    with pytest.raises(InputError, match=r"--tls: the run was begun without it"):
-        site.agree(Terms(tls=True), resume=True)
+    site.options_file.write_text(begun.text())
+    assert site.start_options(StartOptions(), resume=True) == begun
+    assert site.start_options(StartOptions(True, {"capacity": 60.0}), resume=True) == begun
+    with pytest.raises(InputError, match=r"--node pace=0.5: the run was started with no pace"):
+        site.start_options(StartOptions(node={"pace": 0.5}), resume=True)
+    assert site.start_options(StartOptions(), resume=False) == StartOptions()
+    site.options_file.write_text(StartOptions().text())
+    assert site.start_options(StartOptions(), resume=True) == StartOptions()
+    with pytest.raises(InputError, match=r"--tls: the run was started without it"):
+        site.start_options(StartOptions(tls=True), resume=True)
 
 
 def test_a_question_without_an_answer_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asking the SuperLink may fail while it is busy; only when it fails again and again something is wrong."""
-    monkeypatch.setattr("pipecycle.deploy.local.up.LISTEN", 0.0)
+    monkeypatch.setattr("pipecycle.deploy.local.up.ASK", 0.0)
     monkeypatch.setattr("pipecycle.deploy.local.up.time.sleep", lambda seconds: None)
     federation, said = Federation(tmp_path), [True, False, True, True, True, True, False]
 
@@ -177,8 +177,8 @@ def test_a_question_without_an_answer_ends_no_run(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(Federation, "verdict", lambda self: verdict())
     tail = Tail(tmp_path / "trace.jsonl")
-    assert _watch(federation, tail, lambda view, one: None).completed
+    assert _watch(federation, tail, lambda progress, one: None).completed
     said += [True] * 9
     with pytest.raises(Failed, match="busy"):
-        _watch(federation, tail, lambda view, one: None)
+        _watch(federation, tail, lambda progress, one: None)
     assert len(said) == 4

@@ -14,7 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipecycle import InputError
-from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
+from pipecycle.deploy.node.settings import NodeSettings
+from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.policies import REGISTRY
 from pipecycle.policies.registry import parameters
 from pipecycle.runs import sweep

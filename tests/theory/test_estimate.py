@@ -136,7 +136,7 @@ def test_gradients(quadratic: Quadratic, points: list[torch.Tensor]) -> None:
 def test_all_constants(quadratic: Quadratic, points: list[torch.Tensor]) -> None:
     """Known: L = 7; sigma^2 of batches without replacement, alpha and beta from the clients' centres."""
     batch = 8
-    looks = [estimate.look(quadratic, x, GROUPS, (0, 4), batch, trial=0) for x in points]
+    looks = [estimate.take_snapshot(quadratic, x, GROUPS, (0, 4), batch, trial=0) for x in points]
     found = estimate.estimates(looks, np.array([1 / 2, 1 / 3, 1.0]))
 
     each = torch.stack([quadratic.pull(mine) for mine in quadratic.holds])
@@ -247,4 +247,4 @@ def test_too_many_clients_to_measure() -> None:
     objective = Quadratic()
     objective.holds = [torch.arange(1)] * 400_000
     with pytest.raises(InputError, match=r"400,000 clients take .* GiB"):
-        estimate.look(objective, torch.zeros(2000), GROUPS, (), 8, trial=0)
+        estimate.take_snapshot(objective, torch.zeros(2000), GROUPS, (), 8, trial=0)

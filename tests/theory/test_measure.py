@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from pipecycle import InputError
-from pipecycle.report.records import Metrics, Record, read
+from pipecycle.results import Metrics
 from pipecycle.runs.config import Config
+from pipecycle.runs.records import Record, read
 from pipecycle.runs.run import RunFolder, problem_of, train_folders
 from pipecycle.theory import bounds, expected_events
 from pipecycle.theory.estimate import constants
@@ -133,7 +134,7 @@ def test_a_run_that_diverges_is_measured_up_to_there(tmp_path: Path) -> None:
 
 def recorded(loss: list[float], accuracy: list[float]) -> Metrics:
     nothing = np.zeros(len(loss))
-    return Metrics(nothing, nothing, np.array(accuracy), np.array(loss), nothing, nothing)
+    return Metrics(nothing, nothing, np.array(accuracy), np.array(loss), nothing, nothing, nothing)
 
 
 @pytest.mark.parametrize(

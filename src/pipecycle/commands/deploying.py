@@ -13,23 +13,25 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from pipecycle.commands import live_table
 from pipecycle.commands.shared import STOPPED, Json
 from pipecycle.commands.shared import settings as pairs
+from pipecycle.deploy.local.progress import Progress, Tail
 from pipecycle.deploy.local.project import write_app
-from pipecycle.deploy.local.view import Tail, View
-from pipecycle.deploy.wire.settings import NodeSettings, RunSettings, Scalar
+from pipecycle.deploy.node.settings import NodeSettings
+from pipecycle.deploy.wire.settings import RunSettings, Scalar
 from pipecycle.errors import InputError
 from pipecycle.policies.registry import convert, nearest, parameters, policy_class
 from pipecycle.world.specs import FORMS
 
 if TYPE_CHECKING:
     from pipecycle.deploy.local.federation import Federation
-    from pipecycle.deploy.local.up import Outcome, Site, Terms
+    from pipecycle.deploy.local.up import Outcome, Site, StartOptions
 
 app = typer.Typer(no_args_is_help=True)
 
 DEMO: dict[str, Scalar] = {"clock": "wall", "slots": 120, "slack": 10, "initial": 25.0, "evaluate-every": 10}
-"""Where live runs begin: two minutes of slots of a second, batteries good for a session at once."""
+"""The first live run: two minutes of one-second slots, and batteries that are charged for a session."""
 
 Policy = Annotated[str | None, typer.Option(help="A scheduler, or your own as module:Class. \\[default: pipecycle]")]
 Model = Annotated[
@@ -62,9 +64,9 @@ def init(
     set_: SetOptions = None,
     as_json: Json = False,
 ) -> None:
-    """Write a ready Flower app: pyproject.toml with every setting explained, and two modules of two lines.
+    """Write a Flower app: pyproject.toml with every setting explained, and two modules of two lines.
 
-    It runs by `pipecycle deploy up DIR` on this machine, and by `flwr run DIR` on any SuperLink. Example:
+    `pipecycle deploy up DIR` runs it on this machine, `flwr run DIR` on any SuperLink. Example:
     pipecycle deploy init forest --policy pipecycle+ --model lenet --nodes 8 --set groups=2 --set slot-seconds=30"""
     chosen = RunSettings.of({**DEMO, **_options(policy, model, data, nodes, harvest, set_)})
     files = [str(path) for path in write_app(folder, chosen)]
@@ -84,11 +86,13 @@ def init(
 @app.command()
 def up(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="Of the app; written if it is not there. \\[default: live]")
+        Path | None,
+        typer.Argument(metavar="[DIR]", help="The app's folder, made if needed. \\[default: live]"),
     ] = None,
     nodes: Nodes = None,
     tls: Annotated[
-        bool, typer.Option("--tls", help="Encrypt, and admit only nodes with registered keys; all made for it.")
+        bool,
+        typer.Option("--tls", help="Encrypt, and admit only nodes with registered keys (made for them)."),
     ] = False,
     policy: Policy = None,
     model: Model = None,
@@ -104,13 +108,13 @@ def up(
     dir_: Annotated[Path | None, typer.Option("--dir", hidden=True)] = None,
     as_json: Json = False,
 ) -> None:
-    """Start a whole federation on this machine, run the app, watch it, and take everything down again.
+    """Start a whole federation on this machine, run the app, watch it, and stop everything at the end.
 
     A SuperLink and real SuperNodes on 127.0.0.1, each node with its own battery and ledger. Ctrl-C ends all of it, and
-    --resume continues. Options win over the app's settings, for this run. Example:
+    --resume continues the run. Options replace the app's settings for this run. Example:
     pipecycle deploy up --nodes 4 --tls --policy fedavg --set slots=90"""
     _need_flower()
-    from pipecycle.deploy.local.up import Site, Terms
+    from pipecycle.deploy.local.up import Site, StartOptions
 
     if folder is not None and dir_ is not None:
         raise InputError(f"DIR and --dir {dir_}: give one of them, not both")
@@ -120,47 +124,47 @@ def up(
     given = _options(policy, model, data, nodes, harvest, set_, site.policy)
     own: dict[str, Any] = pairs(node or [])
     for key in own.keys() & {"partition-id", "ledger"}:
-        raise InputError(f"--node {key}={own[key]}: differs between nodes, so it is not for you to give")
+        raise InputError(f"--node {key}={own[key]}: is different for every node, and set for you")
     described = NodeSettings.of(own).flat()
-    terms = site.agree(Terms(tls, {key: described[key] for key in own}), resume=resume)
+    start = site.start_options(StartOptions(tls, {key: described[key] for key in own}), resume=resume)
     begin = {} if site.has_app else DEMO
-    chosen = site.prepare({**begin, **given}, resume=resume, fresh=fresh, tls=terms.tls)
+    chosen = site.prepare({**begin, **given}, resume=resume, fresh=fresh, tls=start.tls)
     console = Console(stderr=as_json)
-    outcome = _conduct(site, chosen, terms, console)
-    _close(site, outcome, console, as_json)
+    outcome = _run(site, chosen, start, console)
+    _print_outcome(site, outcome, console, as_json)
 
 
-def _conduct(site: Site, chosen: RunSettings, terms: Terms, console: Console) -> Outcome:
-    """With a live table at a terminal, elsewhere with a line per evaluation."""
+def _run(site: Site, chosen: RunSettings, start: StartOptions, console: Console) -> Outcome:
+    """Run the app, with a live table at a terminal, elsewhere with a line per evaluation."""
     from pipecycle.deploy.local.loopback import Failed
-    from pipecycle.deploy.local.up import conduct
+    from pipecycle.deploy.local.up import run_app
 
-    gone: set[str] = set()
-    spoken: dict[str, Any] = {}
+    ended: set[str] = set()
+    printed: dict[str, Any] = {}
 
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def notice(view: View, federation: Federation) -> None:
+    def notice(progress: Progress, federation: Federation) -> None:
         for name, code in federation.dead().items():
-            if name not in gone:
-                gone.add(name)
+            if name not in ended:
+                ended.add(name)
                 say(f"{name} has ended with code {code} (see {federation.log(name)})")
-        if not console.is_terminal and view.evaluation != spoken:
-            spoken.clear()
-            spoken.update(view.evaluation)
-            say(view.line())
+        if not console.is_terminal and progress.evaluation != printed:
+            printed.clear()
+            printed.update(progress.evaluation)
+            say(live_table.line(progress))
 
     try:
         if not console.is_terminal:
-            return conduct(site, chosen, terms, say=say, show=notice)
+            return run_app(site, chosen, start, say=say, show=notice)
         with Live(Text("starting ..."), console=console, refresh_per_second=4, transient=True) as live:
 
-            def show(view: View, federation: Federation) -> None:
-                notice(view, federation)
-                live.update(view.render())
+            def show(progress: Progress, federation: Federation) -> None:
+                notice(progress, federation)
+                live.update(live_table.table(progress))
 
-            return conduct(site, chosen, terms, say=say, show=show)
+            return run_app(site, chosen, start, say=say, show=show)
     except KeyboardInterrupt:
         say("Stopped; every process has ended.")
         if site.trace.exists():
@@ -172,17 +176,16 @@ def _conduct(site: Site, chosen: RunSettings, terms: Terms, console: Console) ->
         raise typer.Exit(1) from None
 
 
-def _close(site: Site, outcome: Outcome, console: Console, as_json: bool) -> None:
-    """The verdict, where the results are, and what to do with them."""
-    view = outcome.view
+def _print_outcome(site: Site, outcome: Outcome, console: Console, as_json: bool) -> None:
+    """How the run ended, where the results are, and what to do with them."""
     if as_json:
         figures = {"folder": str(site.folder), "out": str(site.out), "verdict": outcome.verdict, "why": outcome.why}
-        print(json.dumps({**figures, **view.figures()}))
+        print(json.dumps({**figures, **live_table.figures(outcome.progress)}))
     else:
-        console.print(view.render())
+        console.print(live_table.table(outcome.progress))
         if outcome.completed:
             text = f"The run is complete. In {site.out}: trace.jsonl, schedule.npz, metrics.csv, model.safetensors."
-            text += f"\nA page to look at: pipecycle report {site.out} --out {site.out / 'report.html'}"
+            text += f"\nA report of it: pipecycle report {site.out} --out {site.out / 'report.html'}"
         else:
             text = f"The run ended as {outcome.verdict}: {outcome.why}"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -192,10 +195,10 @@ def _close(site: Site, outcome: Outcome, console: Console, as_json: bool) -> Non
 
 @app.command()
 def status(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Of the app.")] = Path("live"),
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="The app's folder.")] = Path("live"),
     as_json: Json = False,
 ) -> None:
-    """What runs in DIR, and how far its run is: from the trace, so it works while it runs and afterwards."""
+    """Show what runs in DIR and how far it is, or how it ended."""
     _need_flower()
     from pipecycle.deploy.local import federation
     from pipecycle.deploy.local.up import Site
@@ -204,21 +207,21 @@ def status(
     running = federation.status(site.federation)
     if running is None and not site.trace.exists():
         raise InputError(f"{folder}: nothing runs or has run there (`pipecycle deploy up {folder}` starts it)")
-    view = Tail(site.trace, live=running is not None).read()
+    progress = Tail(site.trace, live=running is not None).read()
     if as_json:
-        print(json.dumps({"running": running, "out": str(site.out), **view.figures()}))
+        print(json.dumps({"running": running, "out": str(site.out), **live_table.figures(progress)}))
         return
     console = Console()
-    console.print(view.render())
+    console.print(live_table.table(progress))
     if running is not None:
         text = f"Running: process {running['pid']}, SuperLink on {running['address']}, run {running['run'] or '-'}, "
         text += f"nodes {', '.join(running['nodes']) or 'none'}{', TLS' if running['tls'] else ''}."
-    elif view.ended is not None:
-        text = f"Ended: {view.ended.get('ended', 'finished')}. Results in {site.out}."
+    elif progress.ended is not None:
+        text = f"Ended: {progress.ended.get('ended', 'finished')}. Results in {site.out}."
     else:
         text = f"Not running, not finished: pipecycle deploy up {folder} --resume"
     if running is not None and site.trace.exists():
-        text += f" Last word {max(0.0, time.time() - site.trace.stat().st_mtime):.0f} s ago."
+        text += f" Last event {max(0.0, time.time() - site.trace.stat().st_mtime):.0f} s ago."
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -231,9 +234,9 @@ def keys(
     nodes: Annotated[int, typer.Option(min=0, help="Keys for this many nodes.")] = 4,
     as_json: Json = False,
 ) -> None:
-    """Make what TLS and node authentication need, for a federation on several machines.
+    """Make the certificates and keys for TLS and node authentication, for a federation on several machines.
 
-    A server certificate with the authority that signed it (and was forgotten), and a key pair per node. Example:
+    A server certificate, the certificate of the authority that signed it, and a key pair per node. Example:
     pipecycle deploy keys keys --host fl.example.org --nodes 8"""
     _need_flower()
     from pipecycle.deploy.local.certificates import HERE, Authority, make_authority, make_node_key
@@ -264,7 +267,7 @@ def _options(
     set_: list[str] | None,
     before: str = "pipecycle",
 ) -> dict[str, Scalar]:
-    """Options as settings of a run; what is none of these is a setting of the policy (`before`, if none is named)."""
+    """Options as settings of a run; the others are settings of the policy (`before`, if none is named)."""
     named: dict[str, Any] = {"policy": policy, "model": model, "clients": nodes, "harvest": harvest}
     if data is not None and data.endswith(".npz"):
         if not Path(data).exists():
@@ -278,20 +281,22 @@ def _options(
         if model not in PRESETS:
             raise InputError(f"--model {model}: {nearest(model, PRESETS)}, or your own as module:factory")
     chosen: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
-    known, mine = RunSettings.notes(), {}
+    known, policy_options = RunSettings.notes(), {}
     for key, value in pairs(set_ or []).items():
         if key in known:
             chosen[key] = value
         else:
-            mine[key] = value
-    if mine:
+            policy_options[key] = value
+    if policy_options:
         name = str(chosen.get("policy", before))
         allowed = parameters(policy_class(name))
-        for key, value in mine.items():
+        for key, value in policy_options.items():
             if key not in allowed:
                 options = ", ".join([*known, *allowed])
                 raise InputError(f"--set {key}={value}: is no setting of the run or of {name}, needs one of {options}")
-        chosen["policy-settings"] = json.dumps({key: convert(key, value, allowed[key]) for key, value in mine.items()})
+        chosen["policy-settings"] = json.dumps(
+            {key: convert(key, value, allowed[key]) for key, value in policy_options.items()}
+        )
     elif policy is not None and policy != before:
         chosen.setdefault("policy-settings", "{}")  # those in the app are another policy's
     return chosen

@@ -17,8 +17,9 @@ from pipecycle.files import writable_folder, write
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.runs.config import SECTIONS, Config, toml
 from pipecycle.runs.estimate import Estimate, estimate
+from pipecycle.runs.parquet import Results, collect
 from pipecycle.runs.run import RunFolder
-from pipecycle.runs.sweep import check_runs, collect, read_sweep
+from pipecycle.runs.sweep import check_runs, read_sweep
 from pipecycle.runs.workers import Tally, execute, execute_on_ray
 from pipecycle.schedule.summary import number
 from pipecycle.screen import lead, progress, screen
@@ -155,7 +156,7 @@ def save_results(folders: list[RunFolder], home: Path) -> int:
     frame = collect(folders)
     if len(frame):
         write(home / "results.csv", frame.to_csv(index=False))
-        write(home / "results.parquet", frame.to_parquet(index=False))
+        Results(frame, []).save(home / "results.parquet")
     return len(frame)
 
 

@@ -1,5 +1,5 @@
 """The batches of every session: a pure function of (trial, client, k), where k counts the client's sessions.
-How the images in them are seen, if they are augmented, is such a function too.
+So is the random view of each image, if images are augmented.
 
 A session shuffles its client's samples and takes consecutive blocks; where they are used up it shuffles
 again, so a block may straddle two passes.  With `replacement` every place is drawn independently.

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pipecycle.deploy.apps import battery_mod, client_app, server_app, with_battery
-    from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
+    from pipecycle.deploy.node.settings import NodeSettings
+    from pipecycle.deploy.wire.settings import RunSettings
 
 _HOMES = {
-    "NodeSettings": "wire.settings",
+    "NodeSettings": "node.settings",
     "RunSettings": "wire.settings",
     "battery_mod": "apps",
     "client_app": "apps",

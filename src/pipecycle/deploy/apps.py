@@ -1,4 +1,4 @@
-"""The two Flower apps, and a battery for anybody's ClientApp."""
+"""The two Flower apps, and a battery for any ClientApp."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ def server_app(
     initial: Initial | None = None,
     evaluate: Evaluate | None = None,
 ) -> ServerApp:
-    """A ServerApp that puts a policy in charge.
+    """A ServerApp in which a policy schedules the clients.
 
-    Everything is read from the run configuration, over `settings`.  With `initial`, a function that gives the first
-    weights by name, it serves a user's own ClientApp, and `evaluate` may say how good weights are: a dict with
-    `accuracy` (percent) and `loss`."""
+    The run configuration wins over `settings`.  With `initial`, a function that returns the first weights by name, it
+    serves a user's own ClientApp; `evaluate` may return `accuracy` (percent) and `loss` of some weights."""
     defaults = RunSettings.of(settings or {})
 
     def main(grid: Grid, context: Context) -> None:
@@ -44,7 +43,7 @@ def server_app(
 
 
 def client_app(settings: Mapping[str, Scalar] | None = None, timer: Timer | None = None) -> ClientApp:
-    """A ClientApp that trains on the node's own data, as its battery allows."""
+    """A ClientApp that trains on the node's own data when its battery allows."""
     defaults = RunSettings.of(settings or {})
 
     def session(message: Message, context: Context) -> Message:
@@ -61,15 +60,15 @@ def client_app(settings: Mapping[str, Scalar] | None = None, timer: Timer | None
 
 
 def battery_mod(message: Message, context: Context, app: Callable[[Message, Context], Message]) -> Message:
-    """A Flower mod: `ClientApp(mods=[battery_mod])` trains as its battery allows."""
+    """A Flower mod: `ClientApp(mods=[battery_mod])` trains when its battery allows."""
     return attend(message, context, app)
 
 
 def with_battery(app: ClientApp, settings: Mapping[str, Scalar] | None = None) -> ClientApp:
-    """An existing ClientApp under a policy: it is asked to train only when its battery allows, and pays for it.
+    """An existing ClientApp, scheduled by a policy: it trains only when its battery allows, and pays for it.
 
-    It must speak Flower's message API: weights in the record `arrays`, and `num-examples` in a metric record if clients
-    are to count by their samples."""
+    It must use Flower's message API: weights in the record `arrays`, and `num-examples` in a metric record if clients
+    are to be weighted by their samples."""
     defaults = RunSettings.of(settings or {})
 
     def handle(message: Message, context: Context) -> Message:

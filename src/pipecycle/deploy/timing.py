@@ -1,24 +1,13 @@
-"""Time, so that tests need not wait for it."""
+"""Time, which tests replace by a clock of their own so that they need not wait."""
 
 from __future__ import annotations
 
-import time
 from typing import Protocol
 
 
 class Timer(Protocol):
-    """Says what time it is, and waits."""
+    """What the module `time` is used for."""
 
-    def now(self) -> float: ...
+    def monotonic(self) -> float: ...
 
-    def sleep(self, seconds: float) -> None: ...
-
-
-class RealTime:
-    """The machine's clock."""
-
-    def now(self) -> float:
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
+    def sleep(self, seconds: float, /) -> None: ...

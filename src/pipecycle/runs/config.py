@@ -33,7 +33,7 @@ from pipecycle.policies.registry import (
     revision,
     typed,
 )
-from pipecycle.schedule.serving import served
+from pipecycle.train.history import Look
 from pipecycle.world.specs import check_harvest
 
 FORMAT = 1
@@ -42,7 +42,7 @@ BY_THE_MODEL = ("upload_ratio",)
 
 
 def _note(text: str, key: str | None = None) -> dict[str, str]:
-    """What a field is; `key` is what messages call it if its own name does not say enough."""
+    """What a field means; `key` is its name in messages, if its own is not clear enough."""
     return {"note": text} if key is None else {"note": text, "key": key}
 
 
@@ -55,7 +55,7 @@ def _model(instance: object, attribute: Any, value: Any) -> None:
 
 
 def _data(instance: object, attribute: Any, value: Any) -> None:
-    """The name alone: the file may be elsewhere by the time that somebody reads a run's configuration."""
+    """Checks the name alone: the file may have been moved when somebody reads a run's configuration."""
     checks.text.of("data", value)
     if value not in CATALOGUE and not value.endswith(".npz"):
         raise InputError(f"data = {shown(value)}: {nearest(value, CATALOGUE)}, or an .npz file")
@@ -78,7 +78,7 @@ def _augment(value: str | None) -> str | None:
 
 
 @frozen
-class World:
+class WorldSection:
     """Clients, batteries and weather."""
 
     clients: int = field(default=100, validator=_CLIENTS, metadata=_note("how many clients"))
@@ -101,8 +101,8 @@ class World:
 
 
 @frozen
-class Data:
-    """What is learnt and who holds what."""
+class DataSection:
+    """The data set, and how it is divided between clients."""
 
     name: str = field(
         default="digits", validator=_data, metadata=_note("digits, fashion-mnist, cifar10 or an .npz file", "data")
@@ -126,8 +126,8 @@ class Data:
 
 
 @frozen
-class Train:
-    """The model and what a client does in a step."""
+class TrainSection:
+    """The model, and how clients train it."""
 
     model: str = field(
         default="mlp",
@@ -163,34 +163,14 @@ class Train:
 
 
 @frozen
-class Look:
-    """When models are evaluated."""
-
-    every: int = field(default=150, validator=_SLOTS, metadata=_note("slots between two evaluations"))
-    clients_every: int | None = field(
-        default=None, validator=_SLOTS, metadata=_note("slots between two means over all clients' own models")
-    )
-    early_stop: str = field(
-        default="off",
-        validator=one_of("off", "literal", "late"),
-        metadata=_note("the paper's rule, as printed or armed late"),
-    )
-    served: str | None = field(
-        default=None,
-        validator=served,
-        metadata=_note("look at a mean, of all live chains (chains) or of the last K published models (mean:K)"),
-    )
-
-
-@frozen
 class Config:
     """A run: a policy with its settings, and the sections."""
 
     policy: str = "pipecycle"
     settings: Mapping[str, Any] = field(factory=dict)
-    world: World = field(factory=World)
-    data: Data = field(factory=Data)
-    train: Train = field(factory=Train)
+    world: WorldSection = field(factory=WorldSection)
+    data: DataSection = field(factory=DataSection)
+    train: TrainSection = field(factory=TrainSection)
     look: Look = field(factory=Look)
 
     def __attrs_post_init__(self) -> None:
@@ -210,7 +190,7 @@ class Config:
         return "\n".join(lines) + "\n"
 
     def stated(self) -> dict[str, Any]:
-        """The policy's settings that say something else than its defaults do."""
+        """The policy's settings that differ from its defaults."""
         usual = defaults(policy_class(self.policy))
         return {
             key: value
@@ -252,7 +232,7 @@ class Config:
         return section, name, hints[name]
 
 
-SECTIONS: dict[str, Any] = {"world": World, "data": Data, "train": Train, "look": Look}
+SECTIONS: dict[str, Any] = {"world": WorldSection, "data": DataSection, "train": TrainSection, "look": Look}
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -269,8 +249,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 @frozen
 class Recorded(Config):
-    """A configuration that a run has left: its policy and settings are text, and no code is imported to read them.  It
-    is of the revision of its policy that it names, 1 if it names none; what a user writes is about the present one."""
+    """The configuration in a run's folder.  No code is imported to read it, so its policy and settings are not checked.
+    Without a `revision` it is about revision 1 of its policy; a file that a user writes is about the present one."""
 
     revision: int = 1
 
@@ -282,9 +262,6 @@ class Recorded(Config):
 
     def _revision(self) -> int:
         return self.revision
-
-    def _setting(self, key: str, value: Any) -> dict[str, Any]:
-        return {key: value}
 
 
 def read_config(path: Path) -> Config:
@@ -325,7 +302,7 @@ def _sections(values: Mapping[str, Any], path: str) -> dict[str, dict[str, Any]]
 
 
 def _policy(tables: dict[str, dict[str, Any]], path: str) -> tuple[str, dict[str, Any], Any]:
-    """Takes the policy, its settings and its revision (None if it is not said) out of a file's tables."""
+    """Take the policy, its settings and its revision (None if the file names none) out of a file's tables."""
     settings = tables.pop("policy", {})
     name = settings.pop("name", Config().policy)
     if not isinstance(name, str):
@@ -338,7 +315,7 @@ def _options(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _present(policy: str, settings: dict[str, Any], number: Any, path: str) -> tuple[str, dict[str, Any]]:
-    """A policy as it was at a revision, in the words of today."""
+    """A policy of an earlier revision as the policy and settings that do the same today."""
     now = revision(policy_class(policy))
     former = getattr(policy_class(policy), "former", None)
     if number is None or number == now:

@@ -18,7 +18,7 @@ from pipecycle.errors import InputError
 from pipecycle.files import reason, tidy, write
 from pipecycle.policies.registry import policy_class, revision
 from pipecycle.runs import folders as disk
-from pipecycle.runs.config import Config, Train
+from pipecycle.runs.config import Config, TrainSection
 from pipecycle.runs.planning import plan_of, planned_ahead, split_of, task_of
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.summary import summarise
@@ -67,7 +67,7 @@ def problem_of(config: Config) -> Problem:
     )
 
 
-def training_of(train: Train) -> Training:
+def training_of(train: TrainSection) -> Training:
     """How every client trains."""
     from pipecycle.train.problems import Training
     from pipecycle.train.sessions import LocalSGD
@@ -80,14 +80,7 @@ def watch(config: Config) -> Watch:
     """When the models of a run are looked at."""
     from pipecycle.train.job import Watch
 
-    look = config.look
-    return Watch(
-        look.every,
-        look.clients_every,
-        config.world.budget,
-        look.early_stop,  # type: ignore[arg-type]
-        look.served,
-    )
+    return Watch(**attrs.asdict(config.look), budget=config.world.budget)
 
 
 class RunFolder:
@@ -116,7 +109,7 @@ class RunFolder:
 
     @property
     def damage(self) -> str | None:
-        """Why what claims to be a result cannot be used, if it cannot."""
+        """Why the result cannot be used, if there is one that cannot."""
         try:
             disk.result(self.path)
         except disk.Damaged as damage:
@@ -131,7 +124,7 @@ class RunFolder:
         return figures
 
     def take(self) -> bool:
-        """Have the folder to ourselves (`Busy` if somebody else does); false if there is nothing left to do in it."""
+        """Lock the folder (`Busy` if another process holds it); false if the run is finished."""
         self.lock.take()
         if self.finished:
             self.release()
@@ -146,7 +139,7 @@ class RunFolder:
 
     def begin(self, planned: Callable[[], Schedule], device: str) -> Job | None:
         """The run's job, at the point that its checkpoint holds if there is one; None if the run is finished."""
-        # A folder that is there is taken first, a new one is made only when nothing is wrong with the run.
+        # An existing folder is locked first; a new one is made only once the run is known to be sound.
         if self.path.exists() and not self.take():
             return None
         schedule, learnt = self.schedule or planned(), problem_of(self.config)
@@ -172,7 +165,7 @@ class RunFolder:
         return job
 
     def save(self, job: Job) -> None:
-        """Keep what the rest of the run depends on, and the metrics so far."""
+        """Write the checkpoint and the metrics so far."""
         from pipecycle.train.checkpoint import save_job
 
         self.lock.check()
@@ -180,7 +173,7 @@ class RunFolder:
         write(self.path / "metrics.csv", job.history.csv())
 
     def finish(self, job: Job) -> None:
-        """Write what came out; the checkpoint is no longer needed, and nobody writes here again."""
+        """Write the results, remove the checkpoint and release the folder."""
         from safetensors.torch import save
 
         from pipecycle.train.models import split
@@ -273,7 +266,7 @@ def train_folders(
 
 @cache
 def source() -> str:
-    """Twelve letters that tell whether two runs were made by the same code: a digest of the package's files."""
+    """A digest of the package's files, 12 letters: equal for runs made by the same code."""
     home = Path(__file__).parents[1]
     whole = hashlib.sha256()
     for path in sorted(home.rglob("*.py"), key=lambda path: path.relative_to(home).as_posix()):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import attrs
 import numpy as np
 from attrs import define, field, frozen
 
+from pipecycle.checks import MOST_SLOTS, at_least, one_of
+from pipecycle.results.metrics import COLUMNS, Metrics
 from pipecycle.schedule.schedule import Schedule
+from pipecycle.schedule.serving import served
 from pipecycle.world.energy import UNIT
 from pipecycle.world.streams import Ints
 
@@ -19,6 +22,32 @@ if TYPE_CHECKING:
     import pandas
 
 EarlyStop = Literal["off", "literal", "late"]
+
+
+@frozen
+class Look:
+    """When models are evaluated, and which."""
+
+    every: int = field(
+        default=150,
+        validator=at_least(1, "slot", most=MOST_SLOTS),
+        metadata={"note": "slots between two evaluations"},
+    )
+    clients_every: int | None = field(
+        default=None,
+        validator=at_least(1, "slot", most=MOST_SLOTS),
+        metadata={"note": "slots between two means over all clients' own models; none is never"},
+    )
+    early_stop: EarlyStop = field(
+        default="off",
+        validator=one_of(*get_args(EarlyStop)),
+        metadata={"note": "the paper's rule, as printed or armed late"},
+    )
+    served: str | None = field(
+        default=None,
+        validator=served,
+        metadata={"note": "evaluate a mean, of all live chains (chains) or of the last K published models (mean:K)"},
+    )
 
 
 @frozen
@@ -83,10 +112,8 @@ def checkpoints(
         of_clients = clients_every is not None and (slot % clients_every == 0 or slot == slots)
         return Checkpoint(slot, version, int(spent[slot - 1]) / UNIT, is_extra, of_clients)
 
-    found = [at(slot, False) for slot in ends]
-    if extra is not None:
-        found.append(at(extra, True))
-    return sorted(found, key=lambda point: (point.slot, point.budget))
+    points = [at(slot, False) for slot in ends] + ([] if extra is None else [at(extra, True)])
+    return sorted(points, key=lambda point: (point.slot, point.budget))
 
 
 def current_sessions(schedule: Schedule, slot: int) -> Ints:
@@ -155,13 +182,16 @@ class History:
         return self.rows[-1]
 
     @property
+    def metrics(self) -> Metrics:
+        """The same column by column; `reaches`, `energy_to` and `line` are asked of it."""
+        names = [*COLUMNS, "clients_accuracy"]
+        columns = {name: np.array([getattr(row, name) for row in self.rows], np.float64) for name in names}
+        return Metrics.of(columns, diverged=self.ended == "diverged")
+
+    @property
     def at_budget(self) -> Row:
         """The checkpoint at the budget, or the last one if the budget was not reached."""
-        return next((row for row in self.rows if row.budget), self.rows[-1])
-
-    def to_target(self, accuracy: float) -> Row | None:
-        """The first checkpoint at or above an accuracy in percent."""
-        return next((row for row in self.rows if row.accuracy >= accuracy), None)
+        return self.rows[self.metrics.at_budget]
 
     def columns(self) -> list[str]:
         classes = len(self.rows[0].by_class) if self.rows else 0

@@ -9,12 +9,12 @@ import torch
 from attrs import evolve, field, frozen
 from torch import Tensor
 
-from pipecycle.checks import MOST_SLOTS, at_least, one_of, some_units
+from pipecycle.checks import some_units
 from pipecycle.errors import InputError
 from pipecycle.schedule.schedule import Schedule
-from pipecycle.schedule.serving import serve, served
+from pipecycle.schedule.serving import serve
 from pipecycle.train.graph import Graph
-from pipecycle.train.history import Checkpoint, EarlyStop, History, Row, Score, checkpoints, current_sessions
+from pipecycle.train.history import Checkpoint, History, Look, Row, Score, checkpoints, current_sessions
 from pipecycle.train.pool import Pool
 from pipecycle.train.problems import Problem, session_numbers
 from pipecycle.train.recipes import evaluate, tabulate
@@ -35,20 +35,11 @@ class Probe(Protocol):
 
 
 @frozen
-class Watch:
-    """What is looked at, and when."""
+class Watch(Look):
+    """What is evaluated, and when."""
 
-    every: int = field(default=150, validator=at_least(1, "slot", most=MOST_SLOTS))
-    """Slots between two evaluations."""
-    clients_every: int | None = field(default=None, validator=at_least(1, "slot", most=MOST_SLOTS))
-    """Slots between two means over all clients' own models; None for never."""
     budget: float | None = field(default=None, validator=some_units)
     """Units; adds a checkpoint at the end of the last slot within them."""
-    early_stop: EarlyStop = field(default="off", validator=one_of("off", "literal", "late"))
-    """The paper's rule, as printed or armed late."""
-    served: str | None = field(default=None, validator=served)
-    """Look at the mean of all live chains (`chains`) or of the last K published models (`mean:K`) instead of what the
-    policy publishes."""
 
 
 class Job:

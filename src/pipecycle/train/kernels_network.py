@@ -184,7 +184,9 @@ class KernelLayers:
             ROWS=shape.inner, BN=shape.columns, tile=shape, **sizes, **self.update, **self.products,
         )  # fmt: skip
         if layer.bias is not None:
-            self._sums(stack.slopes[layer.y], rows * value.channels, 0, layer.bias, rows, value.channels)
+            same = self.net.sums_as(layer.y)
+            rows = self.batch * self.net.values[same].height * self.net.values[same].width
+            self._sums(stack.slopes[same], rows * value.channels, 0, layer.bias, rows, value.channels)
 
     def _sums(self, rows: Tensor | None, each: int, begin: int, place: int, count: int, channels: int) -> None:
         wide, state = fit(channels, 128), self._held("w s velocity start rate live")

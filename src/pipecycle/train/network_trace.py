@@ -11,7 +11,8 @@ from torch import fx, nn
 from torch.nn import functional
 
 from pipecycle.errors import sentence
-from pipecycle.train.network import Bend, Builder, Network, Unknown, window
+from pipecycle.train.network import Bend, Network
+from pipecycle.train.network_build import Builder, Unknown, window
 
 MODULES: dict[type, Callable[[Any], Bend]] = {
     nn.ReLU: lambda layer: Bend("relu"),
@@ -134,8 +135,8 @@ class _Reader:
     def _alone(self, node: object) -> bool:
         """Whether a node's value is read once, under this name or another."""
         mine = self._value(node)
-        twins = [other for other, value in self.known.items() if value == mine]
-        return len(twins) == 1 and len(twins[0].users) == 1
+        twins = {other for other, value in self.known.items() if value == mine}
+        return len({user for twin in twins for user in twin.users} - twins) == 1
 
     def _bend(self, node: fx.Node, bend: Bend, in_place: bool = False) -> int:
         alone = self._alone(node.args[0])
@@ -158,13 +159,13 @@ class _Reader:
             return self.build.flatten(x)
         if isinstance(layer, nn.Identity) or (isinstance(layer, nn.Dropout) and layer.p == 0):
             return x
-        return self._pool_layer(x, layer)
+        return self._pool_layer(x, layer, self._alone(source))
 
-    def _pool_layer(self, x: int, layer: nn.Module) -> int:
+    def _pool_layer(self, x: int, layer: nn.Module, alone: bool) -> int:
         if type(layer) is nn.MaxPool2d:
             if layer.return_indices or layer.ceil_mode or layer.dilation not in (1, (1, 1)):
                 raise Unknown("MaxPool2d with dilation, indices or ceil_mode")
-            return self.build.pool(x, window(layer.kernel_size, layer.stride, layer.padding), True)
+            return self.build.pool_largest(x, window(layer.kernel_size, layer.stride, layer.padding), alone)
         if type(layer) is nn.AvgPool2d:
             if layer.ceil_mode or layer.divisor_override is not None:
                 raise Unknown("AvgPool2d with ceil_mode or a divisor")
@@ -247,7 +248,7 @@ class _Reader:
             if given.get("dilation", 1) not in (1, (1, 1)) or given.get("ceil_mode") or given.get("return_indices"):
                 raise Unknown("max-pooling with dilation, indices or ceil_mode")
             how = window(given["kernel_size"], given.get("stride"), given.get("padding", 0))
-            return self.build.pool(self._value(node.args[0]), how, True)
+            return self.build.pool_largest(self._value(node.args[0]), how, self._alone(node.args[0]))
         if target is functional.avg_pool2d:
             given = _given(node, ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"))
             if given.get("ceil_mode"):

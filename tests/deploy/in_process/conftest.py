@@ -71,7 +71,7 @@ def ledgers() -> Callable[[Path], dict[int, dict[str, Any]]]:
     """The ledger files in a folder, by client, with what they say of the run that they served last."""
 
     def read(folder: Path) -> dict[int, dict[str, Any]]:
-        found = (json.loads(path.read_text()) for path in folder.glob("ledger-*.json"))
-        return {one["client"]: {**one, **one["runs"].get(one["run"], {})} for one in found}
+        books = (json.loads(path.read_text()) for path in folder.glob("ledger-*.json"))
+        return {ledger["client"]: {**ledger, **ledger["runs"].get(ledger["run"], {})} for ledger in books}
 
     return read

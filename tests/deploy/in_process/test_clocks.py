@@ -34,7 +34,7 @@ def test_a_late_server_catches_up_and_skips_nothing(federation: Federation) -> N
     decide, timer = live.driver.policy.decide, live.grid.timer
 
     def slow(slot: int) -> None:
-        stepped.append((slot, timer.now()))
+        stepped.append((slot, timer.monotonic()))
         if slot == 32:
             timer.sleep(31.0)
         decide(slot)
@@ -72,7 +72,7 @@ def test_slack_too_small_delays_but_never_breaks(federation: Federation, policy:
     schedule = live.driver.run()
     assert schedule.status_counts()["lost"] == 0
     assert schedule.ancestry.events >= 2
-    assert any(one["event"] == "warning" and "slack" in one["why"] for one in live.events)
+    assert any(event["event"] == "warning" and "slack" in event["why"] for event in live.events)
 
 
 def test_a_forecast_that_is_too_low_starves_nobody(federation: Federation) -> None:
@@ -132,7 +132,7 @@ def test_full_batteries_are_forecast_as_nodes_count_them() -> None:
     account = Account(0, 6 * UNIT, harvested=6 * UNIT)
     fleet = LiveFleet(1, Forecast("always", 1, 0), session=2, capacity=6.0)
     fleet.reachable[:] = True
-    fleet.heard(0, account.report())
+    fleet.correct(0, account.report())
     for slot in range(8):
         fleet.begin(slot)
         account.gain(UNIT)
@@ -144,7 +144,7 @@ def test_full_batteries_are_forecast_as_nodes_count_them() -> None:
         fleet.train()
         if slot == 3:
             account.pay(upload=UNIT)
-            fleet.finished(0, 15, UNIT, account.report())
+            fleet.end(0, Status.UNUSED, account.report(), samples=15, fee=UNIT)
         assert fleet.true_level().tolist() == [account.level], slot
         assert fleet.overflow is not None
         assert fleet.overflow.tolist() == [account.overflowed], slot
@@ -152,5 +152,5 @@ def test_full_batteries_are_forecast_as_nodes_count_them() -> None:
     assert fleet.true_level().tolist() == [account.level]
     assert fleet.ledger.stored == account.level
     # A late report and what was expected since: no more than the battery holds.
-    fleet.heard(0, attrs.evolve(account.report(), at=3))
+    fleet.correct(0, attrs.evolve(account.report(), at=3))
     assert fleet.true_level().tolist() == [6 * UNIT]

@@ -43,14 +43,14 @@ def new_sessions(driver: Any) -> list[int]:
 
 def until_killed(live: SimpleNamespace, now: Callable[[Any], bool]) -> None:
     """Run until it listens at a moment to be killed at."""
-    driver, look = live.driver, live.driver.roster.look
+    driver, look = live.driver, live.driver.roster.receive
 
     def dying(*args: Any) -> Any:
         if now(driver):
             raise Killed
         return look(*args)
 
-    driver.roster.look = dying
+    driver.roster.receive = dying
     with pytest.raises(Killed):
         driver.run()
 
@@ -81,7 +81,7 @@ def test_a_key_names_one_order_whoever_is_there_when_the_run_goes_on(
     again = federation(tmp_path, fault=note, resume=True, **options)
     assert not again.driver.refused
     assert {key: orders for key, orders in asked.items() if len(orders) > 1} == {}
-    lives = [one["life"] for one in read_trace(tmp_path / "run/trace.jsonl") if one["event"] == "resume"]
+    lives = [event["life"] for event in read_trace(tmp_path / "run/trace.jsonl") if event["event"] == "resume"]
     assert [life[:2] for life in lives] == ["1-"]
 
 
@@ -105,7 +105,7 @@ def test_who_comes_back_while_its_answer_is_held_is_not_refused_for_it(federatio
 
     grid.get_node_ids = ids
     driver.run()
-    mine = [one for one in live.events if one.get("client") == seen["gone"] and one["slot"] >= seen["slot"]]
+    mine = [event for event in live.events if event.get("client") == seen["gone"] and event["slot"] >= seen["slot"]]
     assert [one["event"] for one in mine[:3]] == ["away", "roll-call", "reply"]
     assert not driver.refused
 

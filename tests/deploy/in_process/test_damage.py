@@ -19,7 +19,7 @@ pytestmark = pytest.mark.flower
 
 
 class Still:
-    def now(self) -> float:
+    def monotonic(self) -> float:
         return 1.25
 
 

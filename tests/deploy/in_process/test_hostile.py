@@ -193,7 +193,7 @@ def test_a_hostile_reply_is_refused_by_name_and_leaves_no_trace(
     attacked = run(federation, attack)
     assert set(attacked.driver.refused) == {name}
     assert attacked.driver.refused[name] >= 2
-    refused = [one for one in attacked.events if one["event"] == "refused"]
+    refused = [event for event in attacked.events if event["event"] == "refused"]
     assert {one["client"] for one in refused} == {HOSTILE}
     assert all(0 < len(one["why"]) <= 500 for one in refused)
     mine = attacked.schedule.sessions.client == HOSTILE
@@ -296,9 +296,9 @@ def test_a_node_that_claims_a_taken_number_is_refused(federation: Federation, tm
     sent = {client for client, message in live.grid.messages if message.content["pipecycle"]["k"] >= 0}
     assert sent == {0, 1, 2, 3}
     assert live.schedule.participation()[4] == 0
-    claims = [one for one in live.events if one["event"] == "refused"]
+    claims = [event for event in live.events if event["event"] == "refused"]
     assert claims
-    assert {one["name"] for one in claims} == {"client"}
+    assert {event["name"] for event in claims} == {"client"}
 
 
 def counts(change: Callable[[np.ndarray[Any, Any]], object]) -> Callable[[RecordDict], None]:

@@ -111,7 +111,7 @@ def test_two_servers_may_share_their_nodes(federation: Federation, ledgers: Ledg
     options = {"policy": "fedavg", "clients": 3, "slots": 60, "session": 4, "initial": 300.0, "run_it": False}
     one, other = (federation(tmp_path, **options) for _ in range(2))
     decide = one.driver.policy.decide
-    others = other.driver.slots(other.driver._begin())
+    others = other.driver.slots(other.driver._start())
 
     def in_turn(slot: int) -> None:
         assert next(others) == slot
@@ -191,7 +191,7 @@ def test_numbers_are_compared_within_a_life_only(tmp_path: Path) -> None:
     assert same(node.ask(2, 40, life="1-aa"), new)
     assert units(node.ask(3, 30))[0] == "declined"
     late = [node.ask(4, 60), node.ask(9, 60, life="1-aa"), node.ask(9, 60, life="9-bb"), node.ask(2, 60, life="10-cc")]
-    assert {one["pipecycle"]["reason"] for one in late} == {"an old order, its answer is not kept"}
+    assert {one["pipecycle"]["reason"] for one in late} == {"an old order, its reply is not kept"}
     assert node.books["training"] == 6 * 4 * UNIT
     # The server has session 3 on disk, whichever life that was.
     node.ask(4, 70, life="10-cc", settled=3)

@@ -69,7 +69,7 @@ def test_by_the_wall_clock_numbers_used_after_the_last_checkpoint_may_be_used_ag
         live = federation(tmp_path, app=node(), run_it=False, resume=life > 0, **options)
         live.grid.latency = 0.4 * seconds
         if life < 3:
-            look, slots = live.driver.roster.look, [killed[-1] if killed else 20]
+            look, slots = live.driver.roster.receive, [killed[-1] if killed else 20]
 
             def dying(*args: Any, driver: Any = live.driver, look: Any = look, slots: list[int] = slots) -> Any:
                 new = [one for one in driver.fleet.training() if driver.fleet.sessions[one].slot == driver.fleet.slot]
@@ -78,16 +78,16 @@ def test_by_the_wall_clock_numbers_used_after_the_last_checkpoint_may_be_used_ag
                     raise Killed
                 return look(*args)
 
-            live.driver.roster.look = dying
+            live.driver.roster.receive = dying
             with pytest.raises(Killed):
                 live.driver.run()
         else:
             live.driver.run()
     events = read_trace(tmp_path / "run/trace.jsonl")
-    assert [one["life"].partition("-")[0] for one in events if one["event"] == "resume"] == ["1", "2", "3"]
-    assert [one for one in events if one["event"] in ("decline", "lost", "refused")] == []
+    assert [event["life"].partition("-")[0] for event in events if event["event"] == "resume"] == ["1", "2", "3"]
+    assert [event for event in events if event["event"] in ("decline", "lost", "refused")] == []
     assert events[-1]["event"] == "end"
-    assert any(one["event"] == "roll-call" and "after" in one for one in events)  # what was spent in between is known
+    assert any(event["event"] == "roll-call" and "after" in event for event in events)  # what was spent meanwhile
     assert set(trained.values()) == {1}
     lives = Counter(key.split("/")[1].partition("-")[0] for key in trained)
     assert lives["3"] > 0
@@ -128,7 +128,7 @@ def test_by_the_wall_clock_a_session_under_way_is_taken_by_the_server_that_goes_
     resumed.driver.run()
     assert not resumed.driver.refused
     events = read_trace(tmp_path / "run/trace.jsonl")
-    ends = {one["session"]: one["event"] for one in events if one.get("session") in under_way}
+    ends = {event["session"]: event["event"] for event in events if event.get("session") in under_way}
     assert ends == dict.fromkeys(under_way, "reply")
     assert min(int(levels.min()) for levels in resumed.driver.levels) >= 0
     assert set(trained.values()) == {1}

@@ -93,7 +93,7 @@ def test_a_gauge_in_mid_write_is_read_again(tmp_path: Path, half: str | None) ->
     timer = Writer(gauge, 10.0, "12.5")
     with pytest.raises(InputError, match="gauge: "):
         Gauge(gauge, timer).read()
-    assert PATIENCE <= timer.now() < PATIENCE + 0.5
+    assert PATIENCE <= timer.monotonic() < PATIENCE + 0.5
     gauge.write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="needs the battery's level"):
         Gauge(gauge, VirtualTime()).read()
@@ -139,12 +139,12 @@ def test_a_gauge_that_is_gone_while_the_report_waits_for_energy(tmp_path: Path) 
 
     def flicker(seconds: float) -> None:
         sleep(seconds)
-        gauge.write_text("" if timer.now() < 20.0 else "3")
+        gauge.write_text("" if timer.monotonic() < 20.0 else "3")
 
     timer.sleep = flicker  # type: ignore[method-assign]
     reply = attend(ask(need=4 * UNIT, slot_seconds=2.0), node, train, RUN, timer)
     assert told(reply)[:3] == ("trained", 2, 5)
-    assert 20.0 <= timer.now() < 24.0
+    assert 20.0 <= timer.monotonic() < 24.0
 
 
 # Answers.

@@ -16,8 +16,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
-from pipecycle.deploy import RunSettings, battery_mod, client_app, with_battery
-from pipecycle.deploy.node.battery import Emulated, Gauge
+from pipecycle.deploy import NodeSettings, RunSettings, battery_mod, client_app, with_battery
+from pipecycle.deploy.node.battery import SOURCES, Emulated, Gauge, battery
 from pipecycle.deploy.node.ledger import Account, FileStore
 from pipecycle.deploy.server.forecast import Forecast
 from pipecycle.deploy.server.model import own
@@ -148,7 +148,7 @@ def test_on_the_wall_clock_the_wait_ends_with_the_deadline() -> None:
     node = context(harvest="bernoulli:0.0", initial=4.0)
     never = client_app(timer=timer)(ask(slot=0, need=4 * UNIT, slot_seconds=2.0, seconds=30.0), node)
     assert told(never)[0] == "failed"
-    assert 30.0 <= timer.now() < 31.0
+    assert 30.0 <= timer.monotonic() < 31.0
 
 
 def test_a_full_battery_overflows(tmp_path: Path) -> None:
@@ -318,3 +318,17 @@ def test_settings_survive_being_flat() -> None:
     assert all(isinstance(value, bool | int | float | str) for value in run.flat().values())
     text = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in run.flat().items()}
     assert RunSettings.of(text) == run
+
+
+def test_a_battery_source_is_a_line_in_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Settings accept it, messages name it, and it is measured as the gauge is."""
+    gauge = tmp_path / "level"
+    gauge.write_text("7.5")
+    monkeypatch.setitem(SOURCES, "level:FILE", lambda file, run, node, timer: Gauge(Path(file), timer))
+    node = NodeSettings(battery=f"level:{gauge}", partition_id=2)
+    account = Account(2, 100 * UNIT)
+    battery(RUN, node, VirtualTime()).advance(account, 3)
+    assert account.level == int(7.5 * UNIT)
+    for text in ("level", "level:", "machine:x"):
+        with pytest.raises(InputError, match="needs emulated, gauge:FILE, machine, level:FILE"):
+            NodeSettings(battery=text)

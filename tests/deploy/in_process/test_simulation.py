@@ -91,8 +91,8 @@ def test_anybodys_client_app_is_scheduled_by_our_policies(tmp_path: Path, on_loo
     (block,) = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     simulate(block, tmp_path, on_loopback)
     events = read_trace(tmp_path / "middle/trace.jsonl")
-    replies = [one for one in events if one["event"] == "reply"]
-    losses = [one["loss"] for one in events if one["event"] == "evaluation"]
+    replies = [event for event in events if event["event"] == "reply"]
+    losses = [event["loss"] for event in events if event["event"] == "evaluation"]
     assert len(replies) > 10
     assert losses[-1] < losses[0] / 5
     last: dict[int, list[int]] = {}

@@ -153,7 +153,7 @@ def test_a_node_that_restarts_within_a_slot_is_let_in_again(federation: Any, sec
     pull, moments = grid.pull_messages, {}
 
     def restarting(ids: Any) -> Any:
-        now = grid.timer.now()
+        now = grid.timer.monotonic()
         under_way = any(flight.client == 1 and flight.session >= 0 for flight in driver.roster.flights.values())
         if not moments and driver.fleet.slot >= 10 and under_way:
             moments["stop"] = now

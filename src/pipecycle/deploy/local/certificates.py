@@ -4,44 +4,36 @@ from __future__ import annotations
 
 import inspect
 import ipaddress
-import os
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from attrs import frozen
+from attrs import Factory, field, frozen
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from pipecycle.deploy.local.loopback import made
+from pipecycle.deploy.local.loopback import make_folder
 from pipecycle.errors import InputError
-from pipecycle.files import reason, write
+from pipecycle.files import write
 
 HERE = ("localhost", "127.0.0.1", "::1")
 VALID = timedelta(days=365)
+SECRET = 0o600
+"""Permissions of private keys."""
 USAGES = list(inspect.signature(x509.KeyUsage).parameters)
 
 
 @frozen
 class Authority:
-    """The files of one folder: who may speak for the server, and how nodes recognise it."""
+    """The files in one folder by which nodes recognise the server."""
 
     folder: Path
-
-    @property
-    def root(self) -> Path:
-        """What every node and every `flwr` command is given; not a secret."""
-        return self.folder / "ca.crt"
-
-    @property
-    def certificate(self) -> Path:
-        return self.folder / "server.crt"
-
-    @property
-    def key(self) -> Path:
-        return self.folder / "server.key"
+    root: Path = field(init=False, default=Factory(lambda self: self.folder / "ca.crt", takes_self=True))
+    """For every node and every `flwr` command; not a secret."""
+    certificate: Path = field(init=False, default=Factory(lambda self: self.folder / "server.crt", takes_self=True))
+    key: Path = field(init=False, default=Factory(lambda self: self.folder / "server.key", takes_self=True))
 
     @property
     def made(self) -> bool:
@@ -49,10 +41,9 @@ class Authority:
 
 
 def make_authority(folder: Path, names: Iterable[str] = HERE) -> Authority:
-    """An authority that signs one server certificate for `names`, and is then forgotten: its key is never written.
-
-    Whoever wants other names makes another authority, so nothing that could sign for a stranger lies on a disk."""
-    authority = Authority(made(folder))
+    """An authority that signs one server certificate for `names`.  Its key is never written, so that nothing on disk
+    can sign for a stranger; other names need another authority."""
+    authority = Authority(make_folder(folder))
     alternatives = x509.SubjectAlternativeName([_name(name) for name in names])
     root_key, server_key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(root_key.public_key())
@@ -61,22 +52,20 @@ def make_authority(folder: Path, names: Iterable[str] = HERE) -> Authority:
     for extension in (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), alternatives, issuer):
         server = server.add_extension(extension, critical=False)
     write(authority.certificate, _signed(server, root_key))
-    _secret(authority.key, _private(server_key, serialization.PrivateFormat.PKCS8))
+    write(authority.key, _private(server_key, serialization.PrivateFormat.PKCS8), mode=SECRET)
     write(authority.root, _signed(root, root_key))
     return authority
 
 
 def make_node_key(folder: Path, node: int) -> Path:
-    """A node's private key, with the public half beside it as `.pub`; an existing one is kept: it is the node's name.
-
-    A node that comes back with the same key is the same node to the SuperLink."""
-    path = folder / f"node-{node}"
-    public = folder / f"node-{node}.pub"
+    """A node's private key, with the public half beside it as `.pub`.  An existing key is kept: a node that comes back
+    with the same key is the same node to the SuperLink."""
+    path, public = folder / f"node-{node}", folder / f"node-{node}.pub"
     if path.exists() and public.exists():
         return path
-    made(folder)
+    make_folder(folder)
     key = ec.generate_private_key(ec.SECP384R1())
-    _secret(path, _private(key, serialization.PrivateFormat.OpenSSH))
+    write(path, _private(key, serialization.PrivateFormat.OpenSSH), mode=SECRET)
     text = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     write(public, text + f" node-{node}\n".encode())
     return path
@@ -91,7 +80,7 @@ def _begin(
     public, now = key.public_key(), datetime.now(UTC)
     builder = x509.CertificateBuilder().subject_name(named(subject)).issuer_name(named("pipecycle federation"))
     builder = builder.public_key(public).serial_number(x509.random_serial_number())
-    # Devices' clocks are not all right: an hour of grace.
+    # An hour of grace for devices whose clocks are wrong.
     builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + VALID)
     builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
     builder = builder.add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
@@ -117,17 +106,3 @@ def _name(text: str) -> x509.GeneralName:
 def _private(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
     data: bytes = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
     return data
-
-
-def _secret(path: Path, data: bytes) -> None:
-    """A file that was never readable by anybody else, not even for a moment."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.unlink(missing_ok=True)
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(data)
-        partial.replace(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({reason(error)})") from None
-    finally:
-        partial.unlink(missing_ok=True)

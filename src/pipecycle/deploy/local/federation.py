@@ -1,8 +1,7 @@
-"""A whole Flower federation on this machine: SuperLink and SuperNodes on loopback, started, watched and taken down.
+"""A whole Flower federation on this machine: SuperLink and SuperNodes on loopback, started, watched and stopped.
 
-Everything lies in one folder: Flower's home, keys, a log per process and what each node keeps.  Nothing is sent
-anywhere else: telemetry, update checks and installation at run time are switched off, and every socket is bound to
-127.0.0.1.
+Everything is in one folder: Flower's home, keys, a log per process and the nodes' files.  Nothing leaves the machine:
+telemetry, update checks and installation at run time are switched off, and every socket is bound to 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import psutil
 from attrs import define, field
 
 from pipecycle.deploy.local.certificates import Authority, make_authority, make_node_key
-from pipecycle.deploy.local.loopback import HOST, Failed, answers, environment, free_port, made, program
+from pipecycle.deploy.local.loopback import HOST, Failed, answers, environment, free_port, make_folder, program
 from pipecycle.deploy.local.processes import Descendants, adopt, kill_family, start_guard
 from pipecycle.errors import InputError
 from pipecycle.files import write
@@ -27,9 +26,9 @@ from pipecycle.runs.config import toml
 from pipecycle.stopping import undisturbed
 
 NAME = "pipecycle"
-"""What the SuperLink is called in Flower's own configuration: `flwr list pipecycle`."""
+"""The SuperLink's name in Flower's own configuration: `flwr list pipecycle`."""
 ANSWER = 120.0
-"""Seconds that one of Flower's commands may take."""
+"""Seconds that a `flwr` command may take."""
 Settings = Mapping[str, bool | int | float | str]
 
 
@@ -93,7 +92,7 @@ class Federation:
             command += ["--insecure"]
             connection["insecure"] = True
         text = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\n{lines(connection)}'
-        write(made(self.folder / "home") / "config.toml", text)
+        write(make_folder(self.folder / "home") / "config.toml", text)
         self.link = self._start("superlink", command)
         self._wait_for_link()
         self._note()
@@ -102,7 +101,7 @@ class Federation:
         """Start a SuperNode; with TLS its key is made and registered on first use, unless one is given.
 
         `settings` become its node configuration, in a file beside its ledger."""
-        folder = made(self.folder / "nodes" / str(number))
+        folder = make_folder(self.folder / "nodes" / str(number))
         write(folder / "node.toml", lines(settings))
         command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}"]
         command += ["--host", HOST, "--port", str(free_port()), "--node-config", str(folder / "node.toml")]
@@ -126,7 +125,7 @@ class Federation:
 
     def _start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         path = self.log(name)
-        made(path.parent)
+        make_folder(path.parent)
         with path.open("ab") as log:
             log.write(f"\n--- {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n".encode())
             log.flush()
@@ -137,7 +136,7 @@ class Federation:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,
-                start_new_session=True,  # a Ctrl-C at the terminal is ours alone to hear
+                start_new_session=True,  # a Ctrl-C at the terminal reaches us alone
             )
         self.descendants.awaited.add(started.pid)
         self.descendants.look()
@@ -165,53 +164,44 @@ class Federation:
         return self.run
 
     def verdict(self, run: str | None = None) -> tuple[str, str]:
-        """What the SuperLink says of the run (`running`, `finished:completed`, `finished:failed`, ...), and why.
-
-        The only word to go by: `flwr run` ends with 0 whatever becomes of the run."""
+        """The run's state (`running`, `finished:completed`, `finished:failed`, ...) and why; `flwr run` ends with exit
+        code 0 even if the run fails."""
         listed = self.flwr("list", NAME, "--run-id", run or self.run)["runs"]
         return (str(listed[0]["status"]), str(listed[0].get("status-details") or "")) if listed else ("unknown", "")
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
-        """One of Flower's commands, its answer as JSON."""
-        words = f"`flwr {' '.join(arguments[:2])}`"
-        code, output, errors = self._call(*arguments, "--format", "json")
-        if code is None:
-            raise Failed(f"{words} has not answered within {ANSWER:g} s")
+        """The result of one of Flower's commands, from its JSON."""
+        process = self._call(*arguments, "--format", "json")
         try:
-            answer: dict[str, Any] = json.loads(output)
+            result: dict[str, Any] = json.loads(process.stdout)
         except ValueError:
-            answer = {}
-        if code or not answer or answer.get("success") is False:
-            why = str(answer.get("error-message") or errors.strip() or output.strip())
-            raise Failed(f"{words} failed: {' '.join(why.split())[-400:]}")
-        return answer
+            result = {}
+        if process.returncode or not result or result.get("success") is False:
+            why = str(result.get("error-message") or process.stderr.strip() or process.stdout.strip())
+            raise Failed(f"`flwr {' '.join(arguments[:2])}` failed: {' '.join(why.split())[-400:]}")
+        return result
 
-    def _call(self, *arguments: str) -> tuple[int | None, str, str]:
-        """A Flower command's exit code (None if it took too long), output and errors."""
+    def _call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [program("flwr"), *arguments]
-        process = subprocess.Popen(
-            command, env=self.environment, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        options: Any = {"env": self.environment, "cwd": self.folder, "capture_output": True, "text": True}
         try:
-            output, errors = process.communicate(timeout=ANSWER)
+            return subprocess.run(command, check=False, timeout=ANSWER, **options)
         except subprocess.TimeoutExpired:
-            process.kill()
-            return None, *process.communicate()
-        return process.returncode, output, errors
+            raise Failed(f"`flwr {' '.join(arguments[:2])}` did not end within {ANSWER:g} s") from None
 
     def keep_server_log(self) -> Path:
         """What the ServerApp has printed, which the SuperLink holds, as a file beside the other logs."""
-        _, output, errors = self._call("log", self.run, NAME, "--show")
-        write(self.log("serverapp"), output + errors)
+        process = self._call("log", self.run, NAME, "--show")
+        write(self.log("serverapp"), process.stdout + process.stderr)
         return self.log("serverapp")
 
     def last_words(self, name: str) -> str:
-        """Where a part's log is, and its last line."""
+        """The last line of a part's log, and where the log is."""
         path = self.log(name)
         written = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
-        return f"{written[-1][-300:] if written else 'it said nothing'} (see {path})"
+        return f"{written[-1][-300:] if written else 'its log is empty'} (see {path})"
 
-    # Watching, and taking down.
+    # Watching and stopping.
 
     def dead(self) -> dict[str, int]:
         """Parts that have ended, with their exit codes."""
@@ -224,10 +214,10 @@ class Federation:
         self.descendants.look()
 
     def stop(self) -> None:
-        """Take everything down; a second Ctrl-C makes it brutal instead of leaving something behind."""
+        """Stop everything; a second Ctrl-C kills instead of waiting, and leaves nothing behind either."""
         with undisturbed() as asked_again:
             self.descendants.look()
-            if self.link is not None:  # first, and at once: a server that saw its nodes go would count them as lost
+            if self.link is not None:  # first and at once: a server that saw its nodes go would count them as lost
                 kill_family(self.link.pid)
             self.descendants.end(hurry=asked_again.is_set)
             for started in [self.link, *self.nodes.values()]:
@@ -236,13 +226,13 @@ class Federation:
             self.descendants.look()
             self.nodes, self.link = {}, None
             if self.guard is not None:
-                self.guard.communicate()  # which ends its input, and so the guard
+                self.guard.communicate()  # closes its input, which ends it
                 self.guard = None
             (self.folder / "running.json").unlink(missing_ok=True)
 
     def _claim(self) -> None:
-        """One federation at a time in a folder; what a crash has left there is no hindrance."""
-        made(self.folder)
+        """One federation at a time in a folder; what a crash has left there is removed."""
+        make_folder(self.folder)
         if (running := status(self.folder)) is not None:
             raise InputError(f"{self.folder}: a federation runs there already (process {running['pid']})")
         for stale in ("superlink.db", "superlink.db-wal", "superlink.db-shm", "registered.json"):
@@ -250,7 +240,7 @@ class Federation:
         self._note()
 
     def _note(self) -> None:
-        """For `status`: who runs here."""
+        """Write for `status` what runs here."""
         noted = {
             "pid": os.getpid(),
             "born": psutil.Process().create_time(),
@@ -264,7 +254,7 @@ class Federation:
 
 
 def status(folder: Path) -> dict[str, Any] | None:
-    """The federation that runs in a folder, None if there is none (any more)."""
+    """The federation that runs in a folder, None if none does."""
     try:
         noted: dict[str, Any] = json.loads((folder / "running.json").read_text())
         alive = psutil.Process(noted["pid"]).create_time() == noted["born"]

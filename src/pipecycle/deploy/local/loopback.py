@@ -1,4 +1,4 @@
-"""What Flower's programs need from this machine: where they are, an environment that keeps to itself, ports."""
+"""What Flower's programs need on this machine: their paths, a private environment, free ports."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ PORTS = range(20_000, 32_000)
 
 
 class Failed(RuntimeError):
-    """A part of the federation did not do what it was started for; the sentence says which, and where its log is."""
+    """A part of the federation failed; the sentence says which, and where its log is."""
 
 
 def environment(home: Path) -> dict[str, str]:
-    """For every process of a federation; a user's own Flower settings and proxies stay out of it."""
+    """For every process of a federation, without the user's own Flower settings and proxies."""
     kept = {
         key: value
         for key, value in os.environ.items()
@@ -45,8 +45,8 @@ def environment(home: Path) -> dict[str, str]:
     return {**kept, **SWITCHES, "FLWR_HOME": str(home), "PATH": path}
 
 
-def made(folder: Path) -> Path:
-    """A folder that is there from now on."""
+def make_folder(folder: Path) -> Path:
+    """A folder, made if it is not there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -64,7 +64,7 @@ def program(name: str) -> str:
 
 
 def free_port() -> int:
-    """A port that nobody has on loopback; told apart by trying."""
+    """A port on loopback that is not in use."""
     for port in random.SystemRandom().sample(PORTS, 100):
         with socket.socket() as tried:
             try:

@@ -1,7 +1,7 @@
-"""Nobody is left behind: everything that descends from a process, and a guard that outlives the process itself.
+"""No process is left behind: all descendants of a process, and a guard that ends them if the process is killed.
 
-Flower starts processes of processes (SuperExec, one ClientApp per message), some in sessions of their own, and a killed
-parent loses sight of them.  So descendants are noted while the family tree is whole, and ended by what was noted.
+Flower's processes start others (SuperExec, one ClientApp per message), some in sessions of their own, and a killed
+parent's children cannot be found any more.  So descendants are recorded while their parents are alive.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ import psutil
 from attrs import define, field
 
 GRACE = 8.0
-"""Seconds that a process is given to end by itself; a SuperNode unregisters in that time."""
-GLANCE = 0.5
+"""Seconds for a process to end by itself; a SuperNode unregisters in that time."""
+EVERY = 0.5
+"""Seconds between two looks of the guard."""
 
 
 @define
 class Descendants:
-    """Of a process, remembered by number and time of birth: a number used again is another process."""
+    """All descendants of a process, by number and start time: a number that is used again is another process."""
 
     root: int
     known: set[psutil.Process] = field(factory=set)
     spared: set[int] = field(factory=set)
-    """Numbers that are none of ours, such as the guard's."""
+    """Numbers of processes that are not to be ended: the guard's."""
     awaited: set[int] = field(factory=set)
-    """Numbers of those whose end somebody else waits for."""
+    """Numbers of processes that the caller itself waits for."""
 
     def look(self) -> set[psutil.Process]:
-        """Note who is there now; also children of those whose own parent has died."""
+        """Record and return those that are alive, including children of those whose parent has died."""
         self.known = {process for process in self.known if self._lives(process)}
         for process in _below({self.root, *(process.pid for process in self.known)}):
             if process.pid not in self.spared and self._lives(process):
@@ -43,20 +44,20 @@ class Descendants:
         return self.known
 
     def end(self, grace: float = GRACE, hurry: Callable[[], bool] = lambda: False) -> None:
-        """Ask all of them to end, wait, and kill whoever has not; a suspended one is woken to hear it."""
+        """Ask all of them to end, wait, and kill the rest; suspended ones are resumed first."""
         until = time.monotonic() + grace
         for process in self.look():
             _signal(process, "terminate")
             _signal(process, "resume")
         while self.look() and time.monotonic() < until and not hurry():
             time.sleep(0.05)
-        while left := self.look():  # also whoever was started while we waited
+        while left := self.look():  # including those started meanwhile
             for process in left:
                 _signal(process, "kill")
             psutil.wait_procs(left, timeout=0.5)
 
     def _lives(self, process: psutil.Process) -> bool:
-        """Zombies are dead; one that has become our child by its parent's death is waited for, so that it vanishes."""
+        """Zombies are dead; one that became our child when its parent died is waited for, so that it disappears."""
         with suppress(psutil.Error):
             if process.status() != psutil.STATUS_ZOMBIE:
                 return bool(process.is_running())
@@ -74,36 +75,36 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def kill_family(pid: int) -> None:
-    """As if the device had lost power: a process and its descendants, at once."""
+    """Kill a process and its descendants at once, as if the device had lost power."""
     members = family(pid)
-    for signal in ("suspend", "kill"):  # suspended, nobody starts another one while we go round
+    for signal in ("suspend", "kill"):  # suspended first, so that none starts another meanwhile
         for process in members:
             _signal(process, signal)
     psutil.wait_procs(members, timeout=5)
 
 
 def start_guard(pid: int) -> subprocess.Popen[bytes]:
-    """A process that ends the descendants of `pid` once `pid` is gone, by whatever it died.
+    """Start a process that ends the descendants of `pid` once `pid` is gone, however it died.
 
-    It hears so by the end of its input, and has a session of its own: no Ctrl-C reaches it."""
+    The end of its input tells it; it has a session of its own, so that no Ctrl-C reaches it."""
     command = [sys.executable, "-m", "pipecycle.deploy.local.processes", str(pid)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
 def main() -> None:
     descendants = Descendants(int(sys.argv[1]), spared={os.getpid()})
-    while not select.select([sys.stdin], [], [], GLANCE)[0]:
+    while not select.select([sys.stdin], [], [], EVERY)[0]:
         descendants.look()
-    descendants.end(grace=0.0)  # as by a power failure; ledgers and checkpoints stand that
+    descendants.end(grace=0.0)  # ledgers and checkpoints withstand it
 
 
-def _below(elders: set[int]) -> list[psutil.Process]:
-    """Children, and theirs, in one pass over the machine's processes."""
+def _below(roots: set[int]) -> list[psutil.Process]:
+    """All descendants, in one pass over the machine's processes."""
     children: dict[int, list[psutil.Process]] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             children.setdefault(process.ppid(), []).append(process)
-    below, ahead, met = [], list(elders), set(elders)
+    below, ahead, met = [], list(roots), set(roots)
     while ahead:
         for process in children.get(ahead.pop(), []):
             if process.pid not in met:
@@ -114,8 +115,8 @@ def _below(elders: set[int]) -> list[psutil.Process]:
 
 
 def adopt() -> None:
-    """Linux: orphans among our descendants become our children, so that they can be waited for (pid 1 of a container
-    often does not).  Elsewhere the system's first process sees to it."""
+    """Linux: orphans among our descendants become our children, so that we can wait for them (process 1 of a container
+    often does not).  On other systems process 1 does."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 

@@ -1,4 +1,4 @@
-"""A ready Flower app in a folder: its settings with a sentence for each, and two modules of two lines."""
+"""A Flower app in a folder: its settings with a sentence for each, and two modules of two lines."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import importlib.util
 import keyword
 import re
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
+from pipecycle.deploy.local.loopback import make_folder
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
-from pipecycle.files import reason, write
-from pipecycle.runs.config import toml
+from pipecycle.files import write
+from pipecycle.runs.config import read_toml, toml
 
 PROJECT = """\
 [build-system]
@@ -25,7 +25,7 @@ name = {name}
 version = "0.1.0"
 description = {about}
 requires-python = ">=3.11"
-dependencies = ["pipecycle[flower]"]  # on every machine beforehand: Flower is told not to install anything
+dependencies = ["pipecycle[flower]"]  # install it on every machine beforehand
 
 [tool.hatch.build.targets.wheel]
 packages = [{package}]
@@ -54,10 +54,10 @@ IGNORED = "# Keys, logs, ledgers and results of `pipecycle deploy up`.\n/federat
 
 
 def write_app(folder: Path, settings: RunSettings) -> list[Path]:
-    """Write the app; a folder that has one is left as it is, and nothing is written before everything is known.
+    """Write the app; a folder that has one is left as it is.
 
-    A policy or model of one's own (`module:name`, the module a file in the working directory) is copied into the app,
-    so that it travels to every machine."""
+    A policy or model of the user's own (`module:name`, the module a file in the working directory) is copied into the
+    app, so that it travels to every machine."""
     if (folder / "pyproject.toml").exists():
         raise InputError(f"{folder}: has an app already, so nothing is written; edit its pyproject.toml instead")
     name = re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-") or "app"
@@ -79,28 +79,21 @@ def write_app(folder: Path, settings: RunSettings) -> list[Path]:
         f"{package}/client_app.py": MODULE.format(app="client_app", about="Trains, and minds the battery."),
         **{path.name: path.read_text() for path in own},
     }
-    try:
-        (folder / package).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made ({reason(error)})") from None
+    make_folder(folder / package)
     for path, text in reversed(files.items()):  # pyproject.toml comes last: without it there is no app
         write(folder / path, text)
     return [folder / path for path in files]
 
 
 def read_app(folder: Path) -> RunSettings:
-    """The settings of an app, whoever wrote it; one sentence if it is none of ours."""
-    try:
-        values = tomllib.loads((folder / "pyproject.toml").read_text())
-    except OSError as error:
-        raise InputError(
-            f"{folder}: has no app ({reason(error)}); `pipecycle deploy init {folder}` writes one"
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{folder / 'pyproject.toml'}: is not TOML ({error})") from None
+    """The settings of an app; one sentence if it is none of ours."""
+    path = folder / "pyproject.toml"
+    if not path.exists():
+        raise InputError(f"{folder}: has no app; `pipecycle deploy init {folder}` writes one")
+    values = read_toml(path)
     app: Any = values.get("tool", {}).get("flwr", {}).get("app", {})
     if not isinstance(app, dict) or "components" not in app:
-        raise InputError(f"{folder / 'pyproject.toml'}: describes no Flower app ([tool.flwr.app.components])")
+        raise InputError(f"{path}: describes no Flower app ([tool.flwr.app.components])")
     if str(folder.absolute()) not in sys.path:
         sys.path.append(str(folder.absolute()))  # a policy or a model of the app's own
     return RunSettings.of(app.get("config", {}))
@@ -113,7 +106,7 @@ def annotated(settings: RunSettings) -> str:
 
 
 def _package(name: str) -> str:
-    """A name to import by that hides nobody else's."""
+    """A name to import by that hides no other package."""
     package = name.replace("-", "_")
     if package[0].isdigit() or keyword.iskeyword(package) or importlib.util.find_spec(package) is not None:
         return f"app_{package}"
@@ -121,7 +114,7 @@ def _package(name: str) -> str:
 
 
 def _own_modules(settings: RunSettings) -> list[Path]:
-    """Files of the working directory that the policy or the model live in."""
+    """The files in the working directory that define the policy or the model."""
     named = [text.partition(":")[0] for text in (settings.policy, settings.model) if ":" in text]
     files = {Path(f"{module}.py") for module in named}
     return sorted(path for path in files if path.exists())

@@ -1,61 +1,59 @@
-"""A run of an app on a federation of this machine, from the first process to the last."""
+"""`pipecycle deploy up`: an app's folder, and a run of the app on a federation of this machine."""
 
 from __future__ import annotations
 
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from attrs import field, frozen
 
 from pipecycle.deploy.local.federation import Federation, lines, status
 from pipecycle.deploy.local.loopback import Failed
+from pipecycle.deploy.local.progress import Progress, Tail
 from pipecycle.deploy.local.project import read_app, write_app
-from pipecycle.deploy.local.view import Tail, View
+from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.server.trace import STATE
-from pipecycle.deploy.wire.settings import NodeSettings, RunSettings, Scalar
+from pipecycle.deploy.wire.settings import RunSettings, Scalar
 from pipecycle.errors import InputError
 from pipecycle.files import write
 from pipecycle.runs.config import read_toml, toml
 from pipecycle.stopping import as_ctrl_c
 
-LISTEN = 10.0
-"""Seconds between two questions to the SuperLink what has become of the run: each takes a second of a core."""
+ASK = 10.0
+"""Seconds between two `flwr list` for the state of the run; each takes a second of a core."""
 PATIENCE = 5
-"""Questions in a row that may go unanswered."""
+"""How many in a row may fail."""
 Say = Callable[[str], None]
-Show = Callable[[View, Federation], None]
+Show = Callable[[Progress, Federation], None]
 
 
 @frozen
-class Terms:
-    """How the nodes of a run are started; those of a resumed run as they were."""
+class StartOptions:
+    """How the nodes of a run are started; a resumed run starts them as before."""
 
     tls: bool = False
     node: Mapping[str, Scalar] = field(factory=dict)
 
-    def again(self, given: Terms) -> Terms:
-        """For a run that is resumed: nothing else may be given."""
+    def again(self, given: StartOptions) -> StartOptions:
+        """The same for a run that is resumed; options that say something else are refused."""
         if given.tls and not self.tls:
-            raise InputError("--tls: the run was begun without it")
+            raise InputError("--tls: the run was started without it")
         for key, value in given.node.items():
             if self.node.get(key) != value:
-                before = f"with {key}={self.node[key]}" if key in self.node else f"without {key}"
-                raise InputError(f"--node {key}={value}: the run was begun {before}")
+                raise InputError(f"--node {key}={value}: the run was started with {self.node.get(key, 'no ' + key)}")
         return self
 
     def text(self) -> str:
-        about = "# How `pipecycle deploy up` has started the nodes."
-        return f"{about}\ntls = {toml(self.tls)}\n\n[node]\n{lines(self.node)}"
+        return f"# How `pipecycle deploy up` started the nodes.\ntls = {toml(self.tls)}\n\n[node]\n{lines(self.node)}"
 
     @staticmethod
-    def read(path: Path) -> Terms:
+    def read(path: Path) -> StartOptions:
         values = read_toml(path)
         node = values.get("node", {})
         described = NodeSettings.of(node).flat()
-        return Terms(values.get("tls") is True, {key: described[key] for key in node})
+        return StartOptions(values.get("tls") is True, {key: described[key] for key in node})
 
 
 @frozen
@@ -86,7 +84,7 @@ class Site:
         return self.federation / "nodes" / str(node) / "ledger.json"
 
     @property
-    def terms(self) -> Path:
+    def options_file(self) -> Path:
         return self.federation / "nodes.toml"
 
     @property
@@ -95,11 +93,11 @@ class Site:
 
     @property
     def policy(self) -> str:
-        """Whose settings are meant where no policy is named."""
+        """The policy whose settings are meant if none is named."""
         return read_app(self.folder).policy if self.has_app else RunSettings().policy
 
     def prepare(self, options: Mapping[str, Scalar], *, resume: bool, fresh: bool, tls: bool = False) -> RunSettings:
-        """The settings of the run to come; an app is written where there is none, a run in the way is refused."""
+        """The settings of the next run.  An app is written if there is none; a run in the way is refused."""
         begun, fresh_one = self.trace.exists(), "--fresh deletes it and starts from scratch"
         if resume and not begun:
             raise InputError(f"{self.out}: holds no run to resume (leave out --resume)")
@@ -122,12 +120,12 @@ class Site:
                 shutil.rmtree(old, ignore_errors=True)
         return chosen
 
-    def agree(self, given: Terms, *, resume: bool) -> Terms:
-        """How to start the nodes."""
-        return Terms.read(self.terms).again(given) if resume and self.terms.exists() else given
+    def start_options(self, given: StartOptions, *, resume: bool) -> StartOptions:
+        """How to start the nodes, given the options."""
+        return StartOptions.read(self.options_file).again(given) if resume and self.options_file.exists() else given
 
     def _last(self) -> RunSettings | None:
-        """What the run was begun with; None where that has been lost."""
+        """The settings that the run was started with, if they are there."""
         path = self.federation / "run.toml"
         return RunSettings.of(read_toml(path)) if path.exists() else None
 
@@ -138,21 +136,21 @@ class Outcome:
 
     verdict: str
     why: str
-    view: View
+    progress: Progress
 
     @property
     def completed(self) -> bool:
         return self.verdict == "finished:completed"
 
 
-def conduct(site: Site, settings: RunSettings, terms: Terms, *, say: Say, show: Show) -> Outcome:
-    """Start everything, run the app, watch it, take everything down; also when it is interrupted."""
-    with as_ctrl_c(), Federation(site.federation, tls=terms.tls) as federation:
-        link, keys = (" with TLS", " with registered keys") if terms.tls else ("", "")
+def run_app(site: Site, settings: RunSettings, options: StartOptions, *, say: Say, show: Show) -> Outcome:
+    """Start everything, run the app, watch it, and stop everything, also after an interruption."""
+    with as_ctrl_c(), Federation(site.federation, tls=options.tls) as federation:
+        link, keys = (" with TLS", " with registered keys") if options.tls else ("", "")
         say(f"SuperLink on 127.0.0.1:{federation.port}{link}, logs in {site.federation / 'logs'}")
-        write(site.terms, terms.text())
+        write(site.options_file, options.text())
         for number in range(settings.clients):
-            own = {**terms.node, "partition-id": number, "ledger": str(site.ledger(number).absolute())}
+            own = {**options.node, "partition-id": number, "ledger": str(site.ledger(number).absolute())}
             federation.start_node(number, own)
         federation.submit(site.folder.absolute(), settings.flat())
         say(f"{settings.clients} nodes started{keys}, run {federation.run} accepted")
@@ -160,32 +158,25 @@ def conduct(site: Site, settings: RunSettings, terms: Terms, *, say: Say, show: 
 
 
 def _watch(federation: Federation, tail: Tail, show: Show) -> Outcome:
-    """Until the SuperLink says that the run is over; it is asked beside, so that the table goes on meanwhile."""
-    asker = ThreadPoolExecutor(1)
-    question: Future[tuple[str, str]] | None = None
+    """Until the SuperLink says that the run is over."""
     asked, unanswered = time.monotonic(), 0
-    try:
-        while True:
-            view = tail.read()
-            show(view, federation)
-            federation.watch()
-            if "superlink" in federation.dead():
-                return Outcome("finished:failed", f"The SuperLink ended: {federation.last_words('superlink')}", view)
-            if question is None and (view.ended is not None or time.monotonic() - asked > LISTEN):
-                question = asker.submit(federation.verdict)
-            if question is not None and question.done():
-                try:
-                    verdict, why = question.result()
-                    unanswered = 0
-                except Failed:  # a busy machine: no reason to end a run that goes on
-                    verdict, unanswered = "", unanswered + 1
-                    if unanswered == PATIENCE:
-                        raise
-                question, asked = None, time.monotonic()
-                if verdict.startswith("finished"):
-                    if not verdict.endswith("completed"):
-                        why = f"{why.rstrip('.') or 'no reason was given'} (see {federation.keep_server_log()})"
-                    return Outcome(verdict, why, tail.read())
-            time.sleep(0.5)
-    finally:
-        asker.shutdown(wait=False, cancel_futures=True)  # a question under way ends with the other processes
+    while True:
+        progress = tail.read()
+        show(progress, federation)
+        federation.watch()
+        if "superlink" in federation.dead():
+            return Outcome("finished:failed", f"the SuperLink ended: {federation.last_words('superlink')}", progress)
+        if progress.ended is not None or time.monotonic() - asked > ASK:
+            try:
+                verdict, why = federation.verdict()
+                unanswered = 0
+            except Failed:  # the machine is busy, which is no reason to end a run
+                verdict, unanswered = "", unanswered + 1
+                if unanswered == PATIENCE:
+                    raise
+            asked = time.monotonic()
+            if verdict.startswith("finished"):
+                if not verdict.endswith("completed"):
+                    why = f"{why.rstrip('.') or 'no reason was given'} (see {federation.keep_server_log()})"
+                return Outcome(verdict, why, tail.read())
+        time.sleep(0.5)

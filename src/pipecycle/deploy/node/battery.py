@@ -1,31 +1,38 @@
-"""Where a node's battery level comes from: an emulated harvest, a gauge file, or the machine's own battery."""
+"""Where a node's battery level comes from: an emulated harvest, a gauge file, or the machine's own battery.
+
+To add a source: a class with `advance` (a `Measured` one needs only `measure`), and its line in `SOURCES`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from pipecycle.deploy.node.ledger import Account
-from pipecycle.deploy.timing import RealTime, Timer
-from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
-from pipecycle.errors import InputError
+from pipecycle.deploy.timing import Timer
+from pipecycle.errors import InputError, shown
 from pipecycle.files import reason
 from pipecycle.world.energy import quanta
 from pipecycle.world.specs import parse_harvest
 from pipecycle.world.streams import Ints
 
+if TYPE_CHECKING:
+    from pipecycle.deploy.node.ledger import Account
+    from pipecycle.deploy.node.settings import NodeSettings
+    from pipecycle.deploy.wire.settings import RunSettings
+
 BLOCK = 1024
 PATIENCE, AGAIN = 1.0, 0.1
-"""Seconds for which a gauge that cannot be read may be in mid-write, and between two looks at it."""
+"""Seconds for which a level that cannot be read is tried again, and between two tries."""
 
 
 class Battery(Protocol):
     """Keeps an account up to date."""
 
     emulated: bool
+    """Whether it is charged slot by slot, rather than measured."""
 
     def advance(self, account: Account, slot: int) -> None:
         """Through the harvest of `slot`; earlier slots are in already."""
@@ -52,30 +59,42 @@ class Emulated:
         page.slot = max(page.slot, slot)
 
 
-class Gauge:
-    """A file that holds the level in units as text, kept up to date by whoever knows it."""
+class Measured:
+    """A battery whose level in units something else knows."""
 
     emulated = False
 
-    def __init__(self, path: Path, timer: Timer | None = None) -> None:
-        self.path, self.timer = path, timer or RealTime()
+    def __init__(self, timer: Timer) -> None:
+        self.timer = timer
+
+    def measure(self) -> float:
+        """The level now, or an InputError that says why there is none."""
+        raise NotImplementedError
 
     def advance(self, account: Account, slot: int) -> None:
         account.page.slot = max(account.page.slot, slot)
-        account.measure(int(quanta(self.read(), "gauge")))
+        account.measure(int(quanta(self.read(), "battery")))
 
     def read(self) -> float:
-        """Tries again for a while: the file may be being written."""
-        until = self.timer.now() + PATIENCE
+        """Tries again for a while: a file may be in the middle of being written."""
+        until = self.timer.monotonic() + PATIENCE
         while True:
             try:
-                return self._look()
+                return self.measure()
             except InputError:
-                if self.timer.now() >= until:
+                if self.timer.monotonic() >= until:
                     raise
             self.timer.sleep(AGAIN)
 
-    def _look(self) -> float:
+
+class Gauge(Measured):
+    """A file that holds the level in units as text, kept up to date by a program of the user's."""
+
+    def __init__(self, path: Path, timer: Timer) -> None:
+        super().__init__(timer)
+        self.path = path
+
+    def measure(self) -> float:
         try:
             text = self.path.read_text(errors="replace").strip()
             level = float(text)
@@ -88,14 +107,14 @@ class Gauge:
         return level
 
 
-class Machine(Gauge):
+class Machine(Measured):
     """The computer's own battery; full is the node's capacity."""
 
-    def __init__(self, capacity: float, timer: Timer | None = None) -> None:
-        super().__init__(Path("battery"), timer)
+    def __init__(self, capacity: float, timer: Timer) -> None:
+        super().__init__(timer)
         self.capacity = capacity
 
-    def _look(self) -> float:
+    def measure(self) -> float:
         import psutil
 
         sensor = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
@@ -104,11 +123,28 @@ class Machine(Gauge):
         return self.capacity * min(100.0, max(0.0, float(sensor.percent))) / 100.0
 
 
+Source = Callable[[str, "RunSettings", "NodeSettings", Timer], Battery]
+SOURCES: dict[str, Source] = {
+    "emulated": lambda _, run, node, timer: Emulated(
+        node.harvest or run.harvest, run.clients, node.partition_id, run.trial
+    ),
+    "gauge:FILE": lambda file, run, node, timer: Gauge(Path(file), timer),
+    "machine": lambda _, run, node, timer: Machine(node.capacity or run.capacity, timer),
+}
+"""What makes a battery, by the form of the setting `battery`; what stands after its colon comes first."""
+
+
+def check_source(text: Any) -> tuple[Source, str]:
+    """What makes the battery that a setting names, and what stands after its colon."""
+    word, colon, rest = str(text).partition(":")
+    for form, source in SOURCES.items():
+        known, needs_rest, _ = form.partition(":")
+        if word == known and bool(colon) == bool(needs_rest) == bool(rest):
+            return source, rest
+    raise InputError(f"battery = {shown(text)}: needs {', '.join(SOURCES)}")
+
+
 def battery(run: RunSettings, node: NodeSettings, timer: Timer) -> Battery:
-    """The battery that a node names."""
-    kind, _, path = node.battery.partition(":")
-    if kind == "gauge":
-        return Gauge(Path(path), timer)
-    if kind == "machine":
-        return Machine(node.capacity or run.capacity, timer)
-    return Emulated(node.harvest or run.harvest, run.clients, node.partition_id, run.trial)
+    """The battery of a node."""
+    source, rest = check_source(node.battery)
+    return source(rest, run, node, timer)

@@ -1,8 +1,8 @@
-"""A node's energy ledger: a small file that is whole at any moment, whatever kills the process.
+"""A node's energy ledger: a small file that is complete at every moment, whatever kills the process.
 
-A session is charged before it begins and settled when it is over, in one write with its answer: a crash in between
-leaves it charged once and unanswered.  Answers are kept until the server has them on disk, so that a repeated order
-is answered without training or spending again.
+A session is charged before it begins and settled when it is over, in one write with its reply: a crash in between
+leaves it charged once and without a reply.  Replies are kept until the server has them on disk, so that a repeated
+order is answered without training or spending again.
 
 There is one battery, and a page for every run that the node serves: runs may take turns.
 """
@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import deepcopy
 from pathlib import Path
-from typing import Protocol
 
 import attrs
 from attrs import define, field
@@ -27,11 +26,8 @@ from pipecycle.files import reason, sealed, unsealed, write
 
 FORMAT = 2
 RUNS = 8
-"""Runs that are remembered; the one that was not heard of for longest is forgotten first."""
-
-
-class Busy(Exception):
-    """Another process has the ledger."""
+"""Runs that are remembered; the one that has been silent for longest is forgotten first."""
+BOOKS = "ledger"
 
 
 @define
@@ -41,24 +37,24 @@ class Page:
     slot: int = -1
     """The last slot whose harvest is in."""
     life: int = 0
-    """The latest life of the run that the node has answered a session of."""
+    """The latest life of the run of which the node has answered a session."""
     last: int = -1
     """The last session (its k) of that life."""
     spent: int = 0
     """Quanta."""
     answers: dict[str, str] = field(factory=dict)
-    """Key to the name under which the answer is stored."""
+    """For the key of every order whose reply is kept, the name under which it is stored."""
     kept: dict[str, str] = field(factory=dict)
-    """The same for models that the node has kept for itself."""
+    """The same for models that stay on the node."""
 
     @property
     def turn(self) -> tuple[int, int]:
         return self.life, self.last
 
     def settle(self, order: Order) -> None:
-        """Forget what no server can name any more.  One that goes on from what is settled may ask again for answers
-        beyond it, and to go on from the last model before or the one that this order names.  Other sessions with this
-        number or a later one were asked for by servers that died before they wrote it down."""
+        """Forget what no server can ask for again.  A server that resumes may repeat orders after the settled one, and
+        may continue from the last model before it or from the one that this order names.  Other sessions with this
+        number or a later one were ordered by servers that died before they wrote it down."""
 
         def known(stored: dict[str, str]) -> dict[str, str]:
             return {key: name for key, name in stored.items() if _number(key) < order.k or key == order.key}
@@ -128,33 +124,15 @@ class Account:
         return Report(page.slot, self.harvested, self.overflowed + self.spent - page.spent, page.spent, self.capacity)
 
 
-class Store(Protocol):
-    """Where a ledger and its answers live: bytes by name, whole or not there."""
-
-    def locked(self) -> AbstractContextManager[None]:
-        """Nobody else writes meanwhile."""
-
-    def get(self, name: str) -> bytes | None: ...
-
-    def put(self, name: str, data: bytes) -> None: ...
-
-    def only(self, names: Collection[str]) -> None:
-        """Drop everything else but the books."""
-
-
-BOOKS = "ledger"
-_NAME = r"(?:answer|kept)-[0-9a-f]{16}"
-
-
 class FileStore:
-    """A file for the books, and one more beside it for every answer and model that is kept."""
+    """A file for the books, and one more beside it for every reply and model that is kept."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """The system lifts the lock when the process ends, however it ends."""
+        """No other process writes meanwhile; the system lifts the lock when the process ends, however it ends."""
         import fcntl
 
         try:
@@ -166,7 +144,7 @@ class FileStore:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise Busy from None
+                raise InputError(f"{self.path}: another session of this node is under way") from None
             yield
 
     def get(self, name: str) -> bytes | None:
@@ -180,14 +158,15 @@ class FileStore:
     def put(self, name: str, data: bytes) -> None:
         write(self._file(name), data)
 
-    def only(self, names: Collection[str]) -> None:
-        """Also what a process left that was killed while it wrote; nobody else's files, whatever they are called.  The
-        books are written by now: what cannot be swept today can be another time."""
-        mine = re.compile(rf"{re.escape(self.path.name)}\.({_NAME})")
-        partial = re.compile(rf"\.{re.escape(self.path.name)}(\.{_NAME})?\.\d+\.partial")
+    def keep_only(self, names: Collection[str]) -> None:
+        """Remove all other entries but the books, and what a process left that was killed while it wrote, but no other
+        files.  What cannot be removed now will be next time."""
+        entry = r"(?:answer|kept)-[0-9a-f]{16}"
+        ours = re.compile(rf"{re.escape(self.path.name)}\.({entry})")
+        partial = re.compile(rf"\.{re.escape(self.path.name)}(\.{entry})?\.\d+\.partial")
         with suppress(OSError):
             for path in list(self.path.parent.iterdir()):
-                match = mine.fullmatch(path.name)
+                match = ours.fullmatch(path.name)
                 if (match and match[1] not in names) or partial.fullmatch(path.name):
                     path.unlink(missing_ok=True)
 
@@ -201,22 +180,25 @@ class StateStore:
     RECORD = "pipecycle-ledger"
 
     def __init__(self, state: RecordDict) -> None:
-        self.state = state
+        self.entries: ConfigRecord = state.setdefault(self.RECORD, ConfigRecord())
 
     def locked(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def get(self, name: str) -> bytes | None:
-        value = self.state.get(self.RECORD, {}).get(name)
-        return value.encode() if isinstance(value, str) else value
+        value: bytes | None = self.entries.get(name)
+        return value
 
     def put(self, name: str, data: bytes) -> None:
-        value = data.decode() if name == BOOKS else data
-        self.state[self.RECORD] = ConfigRecord({**self.state.get(self.RECORD, {}), name: value})
+        self.entries[name] = data
 
-    def only(self, names: Collection[str]) -> None:
-        stored = self.state[self.RECORD].items()
-        self.state[self.RECORD] = ConfigRecord({name: value for name, value in stored if name in {BOOKS, *names}})
+    def keep_only(self, names: Collection[str]) -> None:
+        for name in self.entries.keys() - {BOOKS, *names}:
+            del self.entries[name]
+
+
+Store = FileStore | StateStore
+"""Where a ledger and its replies are: bytes by name, each complete or not there."""
 
 
 class Ledger:
@@ -248,11 +230,11 @@ class Ledger:
         self.account.overflowed += max(0, self.account.level - capacity)
 
     def save(self) -> None:
-        """Write the books; only then may what they do not name any more be dropped."""
+        """Write the books; only then remove what they no longer name."""
         values = {"format": FORMAT, **attrs.asdict(self.account)}
         self.store.put(BOOKS, sealed(values).encode())
         pages = self.account.runs.values()
-        self.store.only({name for page in pages for name in (*page.answers.values(), *page.kept.values())})
+        self.store.keep_only({name for page in pages for name in (*page.answers.values(), *page.kept.values())})
 
     def enter(self, run: str) -> None:
         """Every run counts its own slots and sessions; what the battery holds is the same for all."""
@@ -263,12 +245,12 @@ class Ledger:
             del account.runs[old]
 
     def answer(self, key: str) -> bytes | None:
-        """What was answered to this key."""
+        """The reply to the order with this key, if it is kept."""
         name = self.account.page.answers.get(key)
         return None if name is None else self.store.get(name)
 
     def keep(self, key: str, data: bytes) -> None:
-        """A model that does not travel."""
+        """Keep a model that stays on the node."""
         self.account.page.kept[key] = self._put("kept", key, data)
 
     def kept(self, k: int) -> bytes | None:
@@ -287,7 +269,7 @@ class Ledger:
         return before
 
     def settle(self, order: Order, data: bytes) -> None:
-        """The session's energy and its answer, in one write."""
+        """Write the session's energy and its reply in one step."""
         page = self.account.page
         page.answers[order.key] = self._put("answer", order.key, data)
         page.life, page.last = max(page.turn, order.turn)
@@ -296,7 +278,7 @@ class Ledger:
         self.save()
 
     def _put(self, kind: str, key: str, data: bytes) -> str:
-        """Under a name of its own: what the books on disk name stays as it is until they are written again."""
+        """Under a new name: what the books on disk name must not change before they are written again."""
         name = f"{kind}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         self.store.put(name, data)
         return name

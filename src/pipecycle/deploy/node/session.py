@@ -1,7 +1,8 @@
-"""A node's side of a session: the battery's say, the ledger, and the answer; whatever app does the training."""
+"""A node's side of a session, whichever app trains: whether the battery allows it, the ledger, and the reply."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
@@ -10,11 +11,12 @@ import attrs
 from flwr.app import Context, Message, RecordDict
 
 from pipecycle.deploy.node.battery import Battery, battery
-from pipecycle.deploy.node.ledger import Account, Busy, FileStore, Ledger, StateStore
-from pipecycle.deploy.timing import RealTime, Timer
+from pipecycle.deploy.node.ledger import Account, FileStore, Ledger, StateStore, Store
+from pipecycle.deploy.node.settings import NodeSettings
+from pipecycle.deploy.timing import Timer
 from pipecycle.deploy.wire.packing import pack, unpack
-from pipecycle.deploy.wire.protocol import MOST_SAMPLES, WAIT, Answer, Order
-from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
+from pipecycle.deploy.wire.protocol import MOST_SAMPLES, WAIT, Order, Reply
+from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
 from pipecycle.world.energy import quanta, show
 
@@ -45,11 +47,8 @@ def attend(
     run = settings_of(context, defaults, strict=strict)
     node = NodeSettings.of(context.node_config, strict=strict)
     store = FileStore(Path(node.ledger)) if node.ledger else StateStore(context.state)
-    try:
-        with store.locked():
-            return Node(run, node, store, timer or RealTime()).answer(order, message, context, app)
-    except Busy:
-        raise InputError(f"{node.ledger}: another session of this node is under way") from None
+    with store.locked():
+        return Node(run, node, store, timer or time).answer(order, message, context, app)
 
 
 def settings_of(context: Context, defaults: RunSettings | None = None, *, strict: bool = True) -> RunSettings:
@@ -61,7 +60,7 @@ def settings_of(context: Context, defaults: RunSettings | None = None, *, strict
 class Node:
     """One node: who it is, its ledger and its battery."""
 
-    def __init__(self, run: RunSettings, node: NodeSettings, store: FileStore | StateStore, timer: Timer) -> None:
+    def __init__(self, run: RunSettings, node: NodeSettings, store: Store, timer: Timer) -> None:
         self.run, self.node, self.timer = run, node, timer
         self.capacity = int(quanta(min(node.capacity or run.capacity, run.capacity), "capacity"))
         initial = int(quanta(node.initial if node.initial >= 0 else run.initial, "initial"))
@@ -73,24 +72,22 @@ class Node:
         return self.ledger.account
 
     def answer(self, order: Order, message: Message, context: Context, app: App) -> Message:
+        """A repeated order is answered from the ledger; a new one is declined, or the session is trained."""
         self.ledger.enter(order.run)
-        if order.roll_call:
-            self.battery.advance(self.account, order.slot)
-            self.ledger.save()
-            return self.reply(message, self.said(order, "present"))
-        known = self.ledger.answer(order.key)
-        if known is not None:
-            self.ledger.save()  # the run was heard of
-            return Message(unpack(known), reply_to=message)
+        stored = None if order.roll_call else self.ledger.answer(order.key)
+        if stored is not None:
+            self.ledger.save()  # the run is the latest one now
+            return Message(unpack(stored), reply_to=message)
         self.battery.advance(self.account, order.slot)
-        if order.client != self.node.partition_id or order.turn <= self.account.page.turn:
-            other = order.client != self.node.partition_id
-            reason = f"this is client {self.node.partition_id}" if other else "an old order, its answer is not kept"
-            self.ledger.save()
-            return self.reply(message, self.said(order, "declined", reason))
+        if order.roll_call:
+            return self.unsettled(message, self.reply(order, "present"))
+        if order.client != self.node.partition_id:
+            return self.unsettled(message, self.reply(order, "declined", f"this is client {self.node.partition_id}"))
+        if order.turn <= self.account.page.turn:
+            return self.unsettled(message, self.reply(order, "declined", "an old order, its reply is not kept"))
         reason = self.objection(order, message)
         if reason:
-            return self.keep(order, message, self.said(order, "declined", reason))
+            return self.settled(order, message, self.reply(order, "declined", reason))
         return self.train(order, message, context, app)
 
     def objection(self, order: Order, message: Message) -> str:
@@ -98,27 +95,27 @@ class Node:
         if self.account.level < order.need:
             return f"battery {show(self.account.level)} units, needs {show(order.need)}"
         if order.kept >= 0:
-            mine = self.ledger.kept(order.kept)
-            if mine is None:
+            model = self.ledger.kept(order.kept)
+            if model is None:
                 return "the kept model is gone"
-            message.content["kept"] = unpack(mine)["arrays"]
+            message.content["kept"] = unpack(model)["arrays"]
         return ""
 
     def train(self, order: Order, message: Message, context: Context, app: App) -> Message:
         before = self.ledger.charge(order.key, order.steps * order.step)
-        began = self.timer.now()
+        began = self.timer.monotonic()
         steps, samples, reason = order.steps, 0, ""
         content: RecordDict | None = None
         try:
-            reply = app(message, context).content
-            samples = _samples(reply)
-            pack(reply)  # what can be neither kept nor sent must be known before it is paid for
-            content = reply
+            trained = app(message, context).content
+            samples = _samples(trained)
+            pack(trained)  # what can be neither kept nor sent must be known before it is paid for
+            content = trained
         except Late as error:
             steps, reason = error.steps, str(error)
         except Exception as error:  # an exception would leave its energy out of the books under simulation
             reason = f"{type(error).__name__}: {error}".encode(errors="replace").decode()
-        seconds = self.timer.now() - began
+        seconds = self.timer.monotonic() - began
         self.ledger.account = before
         self.burn(order, steps, seconds)
         if content is not None:
@@ -128,9 +125,9 @@ class Node:
                 self.account.pay(upload=order.fee)
             else:
                 content, reason = None, "no energy to report"
-        answer = self.said(order, "failed" if content is None else "trained", reason[:500])
-        answer = attrs.evolve(answer, steps=steps, seconds=seconds, samples=0 if content is None else samples)
-        return self.keep(order, message, answer, content)
+        reply = self.reply(order, "failed" if content is None else "trained", reason[:500])
+        reply = attrs.evolve(reply, steps=steps, seconds=seconds, samples=0 if content is None else samples)
+        return self.settled(order, message, reply, content)
 
     def burn(self, order: Order, steps: int, seconds: float) -> None:
         """Energy goes step by step while more may come in; on the logical clock a step takes a slot."""
@@ -141,11 +138,10 @@ class Node:
             self.account.pay(training=order.step)
         if order.slot_seconds or not self.battery.emulated:
             passed = int(seconds / order.slot_seconds) if order.slot_seconds else max(0, steps - 1)
-            self.look(order.slot + passed)
+            self.measure(order.slot + passed)
 
-    def look(self, slot: int) -> None:
-        """What the battery holds after training; the session must not be lost because nobody can say, so that the
-        books stand until somebody can."""
+    def measure(self, slot: int) -> None:
+        """Update the account after training; if the level cannot be read, the books count: the session is not lost."""
         try:
             self.battery.advance(self.account, slot)
         except InputError:
@@ -156,29 +152,30 @@ class Node:
         last = order.slot + order.steps * (1 + WAIT)
         while self.account.level < order.fee:
             if order.slot_seconds:
-                passed = self.timer.now() - began
+                passed = self.timer.monotonic() - began
                 if passed >= order.seconds:
                     return False
                 self.timer.sleep(min(order.slot_seconds, order.seconds - passed))
-                self.look(order.slot + int((self.timer.now() - began) / order.slot_seconds))
+                self.measure(order.slot + int((self.timer.monotonic() - began) / order.slot_seconds))
             elif self.account.page.slot < last and self.battery.emulated:
                 self.battery.advance(self.account, self.account.page.slot + 1)
             else:
                 return False
         return True
 
-    def said(self, order: Order, outcome: str, reason: str = "") -> Answer:
-        return Answer(outcome, reason, order.key, self.node.partition_id, self.account.report())
+    def reply(self, order: Order, outcome: str, reason: str = "") -> Reply:
+        return Reply(outcome, reason, order.key, self.node.partition_id, self.account.report())
 
-    def keep(self, order: Order, message: Message, answer: Answer, content: RecordDict | None = None) -> Message:
-        """Settle the session's energy together with its answer, then let it go."""
-        records = answer.records(content)
+    def unsettled(self, message: Message, reply: Reply) -> Message:
+        """A reply that is not kept: it may be given again."""
+        self.ledger.save()
+        return Message(reply.records(), reply_to=message)
+
+    def settled(self, order: Order, message: Message, reply: Reply, content: RecordDict | None = None) -> Message:
+        """Settle the session's energy together with its reply, then send it."""
+        records = reply.records(content)
         self.ledger.settle(order, pack(records))
         return Message(records, reply_to=message)
-
-    @staticmethod
-    def reply(message: Message, answer: Answer) -> Message:
-        return Message(answer.records(), reply_to=message)
 
 
 def _samples(content: RecordDict) -> int:

@@ -19,9 +19,10 @@ from pipecycle.data.augment import augmentation
 from pipecycle.data.scale import UNIT, named_scale
 from pipecycle.data.sets import USUAL
 from pipecycle.deploy.node.session import Late, settings_of
+from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.wire.arrays import form, joined, named, read_arrays, write_arrays
 from pipecycle.deploy.wire.protocol import Order
-from pipecycle.deploy.wire.settings import NodeSettings, RunSettings
+from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
 from pipecycle.files import reason
 from pipecycle.train import models
@@ -41,8 +42,8 @@ def own_data(run: RunSettings, node: NodeSettings, classes: int) -> Task:
     """The node's samples and labels to train on: its own files, or its share of the run's data."""
     if not node.data:
         whole = run.problem()
-        mine = whole.split[node.partition_id]
-        x, y = whole.task.x_train[mine], whole.task.y_train[mine]
+        share = whole.split[node.partition_id]
+        x, y = whole.task.x_train[share], whole.task.y_train[share]
         return evolve(whole.task, x_train=x, y_train=y, x_test=x[:1], y_test=y[:1])
     path = Path(node.data)
     if path.is_dir():
@@ -70,21 +71,21 @@ def _own_scale(run: RunSettings, x: np.ndarray[Any, Any]) -> str | Scale | None:
 
 
 def train(message: Message, context: Context, defaults: RunSettings | None = None) -> Message:
-    """One session: from the reference in the message to the weights in the answer."""
+    """One session: from the reference in the message to the weights in the reply."""
     began = time.monotonic()
     order = Order.of(message.content)
     if order is None:
         raise InputError("the message holds no order")
     run, node = settings_of(context, defaults), NodeSettings.of(context.node_config)
     classes = int(message.content["config"]["classes"])
-    mine = own_data(run, node, classes)
-    x, y = torch.from_numpy(mine.x_train), torch.from_numpy(mine.y_train)
+    task = own_data(run, node, classes)
+    x, y = torch.from_numpy(task.x_train), torch.from_numpy(task.y_train)
     training = run.training()
     augment = augmentation(training.augment)
     if augment is not None:
-        augment.check(mine.shape)
-    module = blank(run.model, mine.shape, classes)
-    loop = Paced(module, x, y, classes, training.sgd, frame=Frame(augment.crop if augment else 0, mine.black))
+        augment.check(task.shape)
+    module = blank(run.model, task.shape, classes)
+    loop = Paced(module, x, y, classes, training.sgd, frame=Frame(augment.crop if augment else 0, task.black))
     loop.pace, loop.until = node.pace, began + order.seconds
     start = message.content.get("kept", message.content.get("arrays"))
     reference = joined(read_arrays(start, form(module), "arrays"))
@@ -107,7 +108,7 @@ def train(message: Message, context: Context, defaults: RunSettings | None = Non
         assert done.sums is not None
         assert done.counts is not None
         content["logits"] = write_arrays({"sums": done.sums[0].numpy(), "counts": done.counts[0].numpy()})
-    content["arrays"] = write_arrays(named(module, done.parameters[0]))
+    content["arrays"] = write_arrays(named(form(module), done.parameters[0]))
     return Message(content, reply_to=message)
 
 

@@ -1,6 +1,6 @@
-"""When a slot is over: once the sessions that are due have answered, or when its time is up.
+"""When a slot is over: once the sessions that are due have ended, or when its time is up.
 
-Either way every slot is stepped in order; a server that is late catches up and never skips one."""
+Either way every slot is stepped in order; a server that is late catches up and skips none."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ from pipecycle.deploy.server.trace import Event
 
 TICK = 0.02
 CALL = 5.0
-"""Seconds between two looks for nodes that have come (back), within a long slot."""
-LOOK = 0.25
-"""Seconds between two looks; an answer may be lost if its node goes offline before it is fetched."""
+"""Seconds between two roll calls within a long slot, for nodes that have come (back)."""
+POLL = 0.25
+"""Seconds between two fetches; a reply may be lost if its node goes offline before it is fetched."""
 
 
 class Clock(Protocol):
-    """Says what has been heard by the end of a slot."""
+    """Waits for the end of a slot."""
 
-    def heard(self, slot: int, roster: Roster) -> list[Event]: ...
+    def events(self, slot: int, roster: Roster) -> list[Event]:
+        """What has arrived by the end of the slot."""
 
     def held(self) -> list[Event]:
-        """What has been heard and belongs to slots that are still to come."""
+        """What has arrived and belongs to later slots."""
 
 
 class LogicalClock:
-    """A slot ends when every session whose last step it is has answered or is lost; reproducible.
+    """A slot ends when every session whose last step it is has replied or is lost; reproducible.
 
-    Answers of sessions that are not due yet are left where they are."""
+    Replies of sessions that are not due yet are fetched later."""
 
     def __init__(self) -> None:
         self._held: list[Event] = []
 
-    def heard(self, slot: int, roster: Roster) -> list[Event]:
+    def events(self, slot: int, roster: Roster) -> list[Event]:
         def due(flight: Flight) -> bool:
             return flight.session < 0 or flight.order.slot + flight.order.steps - 1 <= slot
 
-        events, pause = self._held + roster.look(due), TICK
+        events, pause = self._held + roster.receive(due), TICK
         while any(due(flight) and flight.urgent for flight in roster.flights.values()):
             roster.timer.sleep(pause)
-            events, pause = events + roster.look(due), min(LOOK, 1.5 * pause)
+            events, pause = events + roster.receive(due), min(POLL, 1.5 * pause)
         self._held = [event for event in events if _counts_from(event) > slot]
         return [event for event in events if _counts_from(event) <= slot]
 
@@ -49,27 +50,27 @@ class LogicalClock:
 
 
 def _counts_from(event: Event) -> int:
-    """A node that had to wait for the energy to report is heard of in the slot before it could."""
+    """A node that had to wait for the energy to report counts in the slot before it could."""
     return int(event["report"][0]) - 1 if event["event"] == "reply" else -1
 
 
 class WallClock:
-    """A slot lasts so many seconds; what has come by its end counts."""
+    """A slot lasts so many seconds; what has arrived by its end counts."""
 
     def __init__(self, slot_seconds: float, roster: Roster, first: int = 0) -> None:
         self.slot_seconds, self._first = slot_seconds, first
-        self._began = roster.timer.now()
+        self._began = roster.timer.monotonic()
 
-    def heard(self, slot: int, roster: Roster) -> list[Event]:
+    def events(self, slot: int, roster: Roster) -> list[Event]:
         until = self._began + (slot + 1 - self._first) * self.slot_seconds
-        events = roster.look()
-        called = roster.timer.now()
-        while (rest := until - roster.timer.now()) > 0:
-            roster.timer.sleep(min(LOOK, rest))
-            events += roster.look()
-            if roster.timer.now() - called >= CALL:
+        events = roster.receive()
+        called = roster.timer.monotonic()
+        while (rest := until - roster.timer.monotonic()) > 0:
+            roster.timer.sleep(min(POLL, rest))
+            events += roster.receive()
+            if roster.timer.monotonic() - called >= CALL:
                 roster.call(slot)
-                called = roster.timer.now()
+                called = roster.timer.monotonic()
         return events
 
     def held(self) -> list[Event]:

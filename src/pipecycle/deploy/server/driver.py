@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,19 +15,19 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from pipecycle.deploy.server.clocks import Clock, LogicalClock, WallClock
-from pipecycle.deploy.server.devices import Live, Recorded, in_order
 from pipecycle.deploy.server.fleet import LiveFleet
 from pipecycle.deploy.server.forecast import Forecast
 from pipecycle.deploy.server.model import Model
 from pipecycle.deploy.server.orders import Orders
 from pipecycle.deploy.server.outputs import Outputs
 from pipecycle.deploy.server.pins import Pins
+from pipecycle.deploy.server.replay import Replay
 from pipecycle.deploy.server.replies import Replies
-from pipecycle.deploy.server.roster import OUSTED, Roster
+from pipecycle.deploy.server.roster import Roster
 from pipecycle.deploy.server.tensors import TensorStore
 from pipecycle.deploy.server.trace import TENSORS, Event, Trace, orders
 from pipecycle.deploy.server.weights import Weights
-from pipecycle.deploy.timing import RealTime, Timer
+from pipecycle.deploy.timing import Timer
 from pipecycle.deploy.wire.protocol import Report, age
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
@@ -41,15 +42,20 @@ from pipecycle.world.lineage import Lineage
 from pipecycle.world.streams import Ints, streams
 
 NOT_DECISIVE = ("resume", "out", "slots", "roll-call", "deadline", "margin", "pin-nodes")
+UNSURE = 5
+"""Session lengths after which a client that is believed to be short of energy is asked for its level."""
+ENDED = {"reply": Status.UNUSED, "decline": Status.DECLINED}
+"""What becomes of a session by the event that ends it; by any other it is lost."""
 
 
 class Driver:
-    """One live run; `run` brings it to its end."""
+    """One live run; `run` brings it to its end.  `begin` and `end` are what a policy's slots are stepped with (see
+    `pipecycle.schedule.slots`)."""
 
     def __init__(self, grid: Grid, run: RunSettings, model: Model, timer: Timer | None = None) -> None:
         self.settings, self.model = run, model
         folder = Path(run.out) if run.out else None
-        self.timer = timer or RealTime()
+        self.timer: Timer = timer or time
         self.trace = Trace(folder, self.timer, resume=run.resume)
         self.outputs = Outputs(folder, run, model)
         options = with_upload_ratio(run.config(), model.classes, model.size)
@@ -71,24 +77,22 @@ class Driver:
         self.levels: list[Ints] = []
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
-        self._answered: Ints = np.full(run.clients, -1)
-        self._launched = 0, 0  # launches of the fleet that have been sent out, and the sessions in them
         self._published = 0
         self._warned = False
 
     @property
     def identity(self) -> str:
-        """What must not change between a run and its resumption."""
+        """Equal for a run and its continuation."""
         values = {key: value for key, value in self.settings.flat().items() if key not in NOT_DECISIVE}
         if revision(type(self.policy)) > 1:
             values["revision"] = revision(type(self.policy))
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     def run(self) -> Schedule:
-        """All slots, from the first or from the checkpoint on."""
+        """All slots, from the first or from the checkpoint."""
         run = self.settings
         try:
-            first = self._resume() if run.resume else self._begin()
+            first = self._resume() if run.resume else self._start()
             if run.clock == "wall":
                 self.clock = WallClock(run.slot_seconds, self.roster, first)
             for _ in self.slots(first):
@@ -99,47 +103,47 @@ class Driver:
             self.trace.close()
 
     def slots(self, first: int) -> Iterator[int]:
-        """The slots that are still to come; yields every one once it is over and saved."""
-        for slot in steps(self.policy, self.world, Live(self), range(first, self.settings.slots)):
+        """The remaining slots; yields each once it is over and saved."""
+        for slot in steps(self.policy, self.world, self, range(first, self.settings.slots)):
             self.evaluate_recipes(slot)
             self.levels.append(self.fleet.true_level())
             self._evaluate_model(slot)
             self._save(slot)
             yield slot
 
-    # Beginning, and beginning again.
+    # Starting and resuming.
 
-    def _begin(self) -> int:
+    def _start(self) -> int:
         run = self.settings
         self.outputs.begin()
         self.trace.write("start", -1, run=self.roster.run, settings=run.flat(), parameters=self.model.size)
         self.weights.catch_up()
         self._roll_call(-1, set(range(run.clients)))
         if not self.roster.reachable:
-            raise InputError(f"no node has answered within {run.roll_call:g} s")
+            raise InputError(f"no node has replied within {run.roll_call:g} s")
         self.policy.setup(self.world)
         self._save(-1)
         return 0
 
     def _resume(self) -> int:
-        """Replay the trace through the policy, then send out again what was under way."""
+        """Replay the trace through the policy, then repeat the orders that were under way."""
         saved, events = self.trace.resume(self.identity)
         if saved.slot + 1 >= self.settings.slots and events[-1]["event"] == "end":
             raise InputError(f"{self.settings.out}: that run has ended; there is nothing to resume")
         self.roster.run = saved.run
         self._recall(events)
-        recorded = Recorded(self, events)
+        replay = Replay(self, events)
         self.weights.catch_up(values=False)
-        recorded.before()
+        replay.resumed(-1)
         self.policy.setup(self.world)
-        for slot in steps(self.policy, self.world, recorded, range(saved.slot + 1)):
+        for slot in steps(self.policy, self.world, replay, range(saved.slot + 1)):
             self.evaluate_recipes(slot, values=False)
             self.levels.append(self.fleet.true_level())
-            recorded.after(slot)
-        self._launched = len(self.fleet.launches.count), len(self.fleet.sessions)
+            replay.resumed(slot)
+        self.fleet.launched.clear()
         self.weights.used.clear()
-        self.orders.settled = self._answered.copy()
-        self._meet_again(saved.slot)
+        self.fleet.settled = self.fleet.ended.copy()
+        self._find_nodes(saved.slot)
         under_way = self.fleet.training().tolist()
         if under_way:
             clients = [self.fleet.sessions[session].client for session in under_way]
@@ -148,27 +152,29 @@ class Driver:
         return saved.slot + 1
 
     def _recall(self, events: list[Event]) -> None:
-        """What the policy has no part in: evaluations, who is which node, and how often each was sent an order."""
+        """What the policy has no part in: evaluations, pins, and how many orders each client was sent."""
         for event in events:
             if event["event"] == "evaluation":
                 self.model.recall(event)
+            elif "back" in event:
+                raise InputError(f"{self.settings.out}: pins came back in that run, which this version cannot replay")
             elif event["event"] == "pin" and self.roster.pins is not None:
                 self.roster.pins.recall(event)
         for client, times in (self.trace.forgotten + orders(events)).items():
             self.fleet.orders[int(client)] = times
 
-    def _meet_again(self, slot: int) -> None:
-        """Who is there after a restart, and the life that new orders belong to.
+    def _find_nodes(self, slot: int) -> None:
+        """Who is present after a restart, and the life that new orders belong to.
 
-        An order's number is its key only as long as the policy decides as it did before.  By the logical clock it
-        does, and what was sent out after the checkpoint is answered from the nodes' files, unless somebody has come or
-        gone meanwhile; by the wall clock it never does."""
+        An order is known by its number only as long as the policy decides as it did before.  On the logical clock it
+        does, and nodes answer what was ordered after the checkpoint from their ledgers, unless a node has come or gone
+        meanwhile; on the wall clock it never does."""
         run, reachable = self.settings, set(self.fleet.reachable.nonzero()[0].tolist())
         logical = run.clock == "logical"
         self.roster.slot = slot
         news = self._roll_call(slot, reachable, known=reachable if logical else set())
         if logical and reachable and not self.roster.reachable:
-            raise InputError(f"no node has answered within {run.roll_call:g} s")  # slots would race by
+            raise InputError(f"no node has replied within {run.roll_call:g} s")  # slots would race by
         for client in sorted(reachable - self.roster.reachable):
             news = True
             event: Event = {"event": "away", "client": client, "why": "not there when the run went on", "after": True}
@@ -177,56 +183,61 @@ class Driver:
         if news or not logical:
             self.fleet.life = f"{age(self.fleet.life) + 1}-{secrets.token_hex(4)}"
         self.trace.write("resume", slot, life=self.fleet.life)
-        # Before anything is sent: no two servers may have the same life and another view of who is there.
+        # Before anything is sent: two servers with the same life must agree on who is present.
         self.trace.save(self.roster.run, slot, self.identity)
 
     def _roll_call(self, slot: int, wanted: set[int], *, known: set[int] | None = None) -> bool:
-        """Ask everybody until all the wanted have answered or the time for it is over; `known` after a restart: of
-        those only their presence counts, unless they have lost their ledgers.  Whether there was any news of clients.
-        """
+        """Call until all the wanted clients have replied or the time for it is over; returns whether anything has
+        changed.  After a restart only the presence of the `known` counts, unless they have lost their ledgers."""
         mark: Event = {} if known is None else {"after": True}
-        until = self.timer.now() + self.settings.roll_call
+        until = self.timer.monotonic() + self.settings.roll_call
         news = False
         while True:
             self.roster.call(slot)
-            for event in sorted(self.roster.look(lambda flight: flight.session < 0), key=in_order):
+            for event in sorted(self.roster.receive(lambda flight: flight.session < 0), key=in_order):
                 client = event.get("client", -1)
-                if event["event"] == "roll-call" and client in (known or ()) and self._is_old(event):
+                if event["event"] == "roll-call" and client in (known or ()) and self._is_known(event):
                     continue
                 news |= client >= 0
                 self.trace.write(slot=slot, **event, **mark)
                 self.apply(event)
-            self.note_pins(slot)
-            if wanted <= self.roster.reachable or self.timer.now() >= until:
+            self._write_pins(slot)
+            if wanted <= self.roster.reachable or self.timer.monotonic() >= until:
                 return news
             self.timer.sleep(0.25)
 
-    def _is_old(self, event: Event) -> bool:
-        """Whether the answer to a roll call changes nothing."""
+    def _is_known(self, event: Event) -> bool:
+        """Whether the reply to a roll call changes nothing."""
         client, report = event["client"], Report(*event["report"])
         return bool(self.fleet.reachable[client]) and not self.fleet.lost_ledger(client, report)
 
     # Within a slot.
 
-    def launch(self, slot: int) -> None:
-        """Send out what the policy has started: it is in the trace and on disk before it leaves."""
+    def begin(self, slot: int) -> None:
+        """Batteries gain what is forecast."""
+        self.fleet.begin(slot)
+
+    def end(self, slot: int) -> tuple[Ints, Ints]:
+        """New sessions are ordered, and replies end sessions."""
+        self.roster.slot = slot
+        self._launch(slot)
+        self.fleet.train()
+        self.roster.call(slot, self.fleet.unsure(UNSURE * self.settings.session))
+        events = sorted(self.clock.events(slot, self.roster), key=in_order)
+        for event in events:
+            self.trace.write(slot=slot, **event)
+        self._write_pins(slot)
+        self._warn(slot, events)
+        return self.apply_all(events)
+
+    def _launch(self, slot: int) -> None:
+        """Order what the policy has started: it is in the trace and on disk before it leaves."""
         self.evaluate_recipes(slot)
-        launches, (rows, first), leaving = self.fleet.launches, self._launched, list[int]()
-        for row in range(rows, len(launches.count)):
-            reference, sessions = launches.reference[row], list(range(first, first + launches.count[row]))
-            self.lineage.check(np.atleast_1d(reference))
-            self.trace.write(
-                "launch",
-                slot,
-                sessions=sessions,
-                clients=[self.fleet.sessions[session].client for session in sessions],
-                reference=reference if isinstance(reference, int) else reference.tolist(),
-                payload=launches.payload[row],
-            )
-            leaving += sessions
-            first += launches.count[row]
-        self._launched = len(launches.count), first
-        self._send(leaving)
+        launches, self.fleet.launched = self.fleet.launched, []
+        for launch in launches:
+            self.lineage.check(np.atleast_1d(launch["reference"]))
+            self.trace.write("launch", slot, **launch)
+        self._send([session for launch in launches for session in launch["sessions"]])
 
     def _send(self, sessions: list[int]) -> None:
         if sessions:
@@ -234,64 +245,47 @@ class Driver:
         for session in sessions:
             order, content = self.orders.make(self.roster.run, session)
             self.fleet.orders[order.client] += 1
-            self.roster.launch(session, order, content)
+            self.roster.send(session, order, content)
 
     def apply_all(self, events: list[Event]) -> tuple[Ints, Ints]:
-        """The sessions that ended well, and those that are lost."""
+        """The sessions that ended with an update, and those that are lost."""
         done: list[int] = []
         lost: list[int] = []
         for event in events:
-            ended = self.apply(event)
-            if ended is not None:
-                (done if ended else lost).append(event["session"])
+            self.apply(event)
+            if "session" in event:
+                (done if event["event"] == "reply" else lost).append(event["session"])
         return np.array(sorted(done), np.int64), np.array(sorted(lost), np.int64)
 
-    def apply(self, event: Event) -> bool | None:
-        """What an event does to the fleet; whether a session ended well, or None if none did."""
-        fleet, kind, client = self.fleet, event["event"], event.get("client", -1)
+    def apply(self, event: Event) -> None:
+        """What an event does to the fleet."""
+        kind, client = event["event"], event.get("client", -1)
         self.counts[kind] += 1
         report = Report(*event["report"]) if "report" in event else None
-        session = event.get("session", -1)
-        if session >= 0:
-            self._answered[client] = max(int(self._answered[client]), fleet.sessions[session].number)
-        if kind == "reply":
-            assert report is not None
-            fleet.finished(session, event["samples"], event["fee"], report)
-            return True
-        if kind == "decline":
-            fleet.gone(session, Status.DECLINED, report)
-            return False
-        if kind == "roll-call":
-            assert report is not None
-            fleet.reachable[client] = True
-            if fleet.news(client, report):
-                fleet.heard(client, report)
-            return None
         if kind == "refused":
             self.refused[event["name"]] += 1
-        if client < 0:  # a node that is nobody yet
-            return None
-        fleet.reachable[client] = False
-        if event.get("name") == OUSTED:
-            fleet.unhear(client)
-        if session < 0:
-            return None
-        fleet.gone(session, Status.LOST, report)
-        return False
+        if kind == "roll-call":
+            assert report is not None
+            self.fleet.present(client, report)
+        elif client >= 0 and kind not in ENDED:
+            self.fleet.reachable[client] = False
+        if "session" in event:
+            status, samples, fee = ENDED.get(kind, Status.LOST), event.get("samples", 0), event.get("fee", 0)
+            self.fleet.end(event["session"], status, report, samples=samples, fee=fee)
 
-    def note_pins(self, slot: int) -> None:
-        news = self.roster.pins.news() if self.roster.pins is not None else None
-        if news is not None:
-            self.trace.write("pin", slot, **news)
+    def _write_pins(self, slot: int) -> None:
+        event = None if self.roster.pins is None else self.roster.pins.event()
+        if event is not None:
+            self.trace.write("pin", slot, **event)
 
-    def warn(self, slot: int, events: list[Event]) -> None:
-        """Say so, once, where answers take longer than policies that work by the clock count with."""
+    def _warn(self, slot: int, events: list[Event]) -> None:
+        """Write, once, that replies take longer than the time that policies by the clock allow for."""
         run = self.settings
         given = (run.session + run.slack) * run.slot_seconds
         took = max((event["took"] for event in events if event["event"] == "reply"), default=0.0)
         if run.clock == "wall" and took > given and not self._warned:
             self._warned = True
-            why = f"an answer took {took:.0f} s, session and slack are {given:.0f} s: raise slack or slot-seconds"
+            why = f"a reply took {took:.0f} s, session and slack are {given:.0f} s: raise slack or slot-seconds"
             self.trace.write("warning", slot, why=why)
 
     # After a slot.
@@ -308,22 +302,22 @@ class Driver:
                 self.trace.write("publish", slot, version=version)
 
     def _evaluate_model(self, slot: int) -> None:
-        """Look at the served model where it is time to."""
+        """Evaluate the served model every `evaluate-every` slots and at the end."""
         run, last = self.settings, slot + 1 == self.settings.slots
         if (slot + 1) % run.evaluate_every and not last:
             return
         spent = self.fleet.ledger.spent + (int(self.fleet.paid.sum()) if last else 0)
         version = self.lineage.published
-        row = self.model.look(slot + 1, version, self.weights.version(version), spent / UNIT)
+        row = self.model.evaluate(slot + 1, version, self.weights.version(version), spent / UNIT)
         self.trace.write("evaluation", slot, version=version, energy=row.energy, **self.model.figures(row))
         self.outputs.save(self.schedule(), self.levels)
 
     def _save(self, slot: int) -> None:
-        """A checkpoint, if anything happened; only then may what was used up be forgotten."""
+        """A checkpoint, if anything happened; only then are tensors dropped that it does not need."""
         if not self.trace.save(self.roster.run, slot, self.identity) and self.trace.folder is not None:
             return
         self.weights.forget()
-        self.orders.settled = self._answered.copy()
+        self.fleet.settled = self.fleet.ended.copy()
         if isinstance(self.policy, Frugal):
             under_way = [self.fleet.sessions[session] for session in self.fleet.training().tolist()]
             needed = {*self.policy.references(), *(session.reference for session in under_way)}
@@ -338,18 +332,18 @@ class Driver:
     # The end.
 
     def _drain(self) -> None:
-        """Wait for those who are still at work, so that their ledgers are known; their updates come too late."""
+        """Wait for sessions under way, so that all energy is accounted for; their updates come too late."""
         events = self.clock.held()
         while True:
             for event in events:
                 if "report" in event:
                     self.fleet.reports[event["client"]] = Report(*event["report"])
                 if event["event"] == "reply":
-                    self.weights.used.append(event["session"])  # by nobody: to be forgotten
+                    self.weights.used.append(event["session"])  # nobody will use it
             if not any(flight.session >= 0 for flight in self.roster.flights.values()):
                 return
             self.timer.sleep(0.05)
-            events = self.roster.look()
+            events = self.roster.receive()
 
     def _end(self) -> Schedule:
         """The closing files, and then the trace's last line: a run that has it is complete."""
@@ -360,3 +354,10 @@ class Driver:
         self.trace.write("end", last, version=version, counts=counts, refused=refused, ledgers=ledgers)
         self._save(last)
         return schedule
+
+
+def in_order(event: Event) -> tuple[bool, int, int]:
+    """Sessions by number, then roll calls: a node whose session was lost and that is back within the same slot is
+    reachable in the end."""
+    session = event.get("session", -1)
+    return session < 0, session, event.get("client", -1)

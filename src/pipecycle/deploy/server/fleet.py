@@ -1,14 +1,14 @@
 """The fleet that a policy meets in a live run: batteries as last reported, and forecast since.
 
-The node's ledger is the truth.  Between its reports the fleet counts on as the simulated one does, with the expected
-harvest; a report puts right whatever differs.  Flower has no channel between clients, so every member uploads its own
-answer and pays for it as it leaves; the policy's `send` comes later and finds the fee paid: until then the level that
-the policy sees still includes it, so that nothing is charged twice and a policy needs not know.
+The node's ledger is the truth.  Between its reports the fleet is stepped like the simulated one, with the expected
+harvest; a report corrects it.  Flower has no channel between clients, so every member uploads its own reply and pays as
+it leaves; the policy's `send` comes later and finds the fee paid.  Until then the level that the policy sees still
+includes the fee, so that nothing is charged twice and policies need not know.
 """
 
 from __future__ import annotations
 
-from copy import copy
+from copy import copy, deepcopy
 from typing import Any
 
 import attrs
@@ -26,12 +26,12 @@ from pipecycle.world.fleet import ACTED, TRAINING, UNSENT, Fleet, Payload, Recei
 from pipecycle.world.lineage import Lineage
 from pipecycle.world.streams import Ints
 
-_NOBODY: Ints = np.empty(0, np.int64)
+_NONE: Ints = np.empty(0, np.int64)
 
 
 @define
 class Session:
-    """One session in the server's book: what its order says, and what became of it."""
+    """One session: what its order says, and how it ended."""
 
     client: int
     number: int
@@ -49,15 +49,6 @@ class Session:
     """Quanta."""
 
 
-@define
-class Base:
-    """A node's totals when it was first heard of, so that ledgers with a past count from there."""
-
-    harvested: int
-    overflowed: int
-    spent: int
-
-
 class LiveFleet(Fleet):
     """Reported and forecast batteries behind the simulated fleet's questions and actions."""
 
@@ -66,19 +57,22 @@ class LiveFleet(Fleet):
         self.forecast = forecast
         self.reachable: NDArray[np.bool_] = np.zeros(clients, bool)
         self.sessions: list[Session] = []
+        self.launched: list[dict[str, Any]] = []  # what has been started since the last orders, as the trace tells it
         self.life = ""
         """Of the run, for the orders to come."""
         self.asked: Ints = np.zeros(clients, np.int64)  # sessions per client
         self.orders: Ints = np.zeros(clients, np.int64)  # messages to train per client, repeated ones too
+        self.ended: Ints = np.full(clients, -1)  # the number of each client's last session that has ended
+        self.settled: Ints = self.ended.copy()  # the same as of the last checkpoint
         self.overflow = np.zeros(clients, np.int64)
         self.gained: Ints = np.zeros(clients, np.int64)
         self.trained: Ints = np.zeros(clients, np.int64)
         self.fees: Ints = np.zeros(clients, np.int64)
         self.paid: Ints = np.zeros(clients, np.int64)  # uploads that the policy has not asked for yet
         self.reports: dict[int, Report] = {}
-        self._bases: dict[int, Base] = {}
+        self._bases: dict[int, tuple[int, int, int]] = {}  # what a ledger had harvested, overflowed and spent before us
         self._left: Ints = np.zeros(clients, np.int64)  # steps that each is expected to have still to do
-        self._heard: Ints = np.full(clients, -1)  # the slot in which each was last heard of
+        self._reported: Ints = np.full(clients, -1)  # the slot in which each reported last
         self._allowed = int(np.max(self.capacity))
         self._tallied: Ints = np.zeros(clients, np.int64)
 
@@ -91,7 +85,7 @@ class LiveFleet(Fleet):
         self.harvest(slot, gains, int(gains.sum()), int(gains.max(initial=0)))
 
     def train(self) -> Ints:
-        """One expected step of everyone who trains; sessions end by their answers."""
+        """One expected step of everyone who trains; sessions end by their replies."""
         busy = (self._left > 0).nonzero()[0]
         if len(busy):
             cost = at(self.step, busy)
@@ -99,7 +93,7 @@ class LiveFleet(Fleet):
             self.trained[busy] += cost
             self._left[busy] -= 1
             self.ledger.training += int(np.sum(np.broadcast_to(cost, busy.shape)))
-        return _NOBODY
+        return _NONE
 
     # Questions and actions of the policy.
 
@@ -128,6 +122,9 @@ class LiveFleet(Fleet):
                 clients.tolist(), self.asked[clients].tolist(), references, least, strict=True
             )
         ]
+        versions = reference if isinstance(reference, int) else reference.tolist()
+        launch = {"sessions": sessions.tolist(), "clients": clients.tolist(), "reference": versions, "payload": payload}
+        self.launched.append(launch)
         self.asked[clients] += 1
         self._left[clients] = at(self.length, clients)
         return sessions
@@ -153,13 +150,13 @@ class LiveFleet(Fleet):
             self.ledger.to_server += cost
             self.sent.append((self.slot, "server", self._session[[client]], cost))
 
-    # What is heard from nodes.
+    # What nodes report.
 
     def unsure(self, slots: int) -> list[int]:
-        """Clients that are believed to have too little energy and have not been heard of for so many slots: if the
-        forecast is too low they would never be asked again."""
+        """Clients that are believed to have too little energy and have not reported for so many slots: if the forecast
+        is too low they would never be asked again."""
         poor = (self._state == 0) & self.reachable & (self.level < self.to_train + self.to_report)
-        unsure: list[int] = (poor & (self.slot - self._heard >= slots)).nonzero()[0].tolist()
+        unsure: list[int] = (poor & (self.slot - self._reported >= slots)).nonzero()[0].tolist()
         return unsure
 
     def training(self) -> Ints:
@@ -167,63 +164,50 @@ class LiveFleet(Fleet):
         clients = (self._state & TRAINING).nonzero()[0]
         return np.sort(self._session[clients])
 
-    def finished(self, session: int, samples: int, fee: int, report: Report) -> None:
-        client = self._end(session, Status.UNUSED, UNSENT | ACTED)
-        self.sessions[session].samples = samples
-        self.paid[client] += fee
-        self.heard(client, report)
-
-    def gone(self, session: int, status: Status, report: Report | None = None) -> None:
-        """The session will not come back: lost, refused, declined or failed."""
-        client = self._end(session, status, ACTED)
-        if report is not None:
-            self.heard(client, report)
-
-    def _end(self, session: int, status: Status, state: int) -> int:
+    def end(self, session: int, status: Status, report: Report | None, *, samples: int = 0, fee: int = 0) -> None:
+        """A session has ended: with an update (`UNUSED` so far), or lost or declined."""
         ended = self.sessions[session]
-        ended.status, ended.end = status, self.slot
         client = ended.client
-        self._state[client] = state
+        ended.status, ended.end, ended.samples = status, self.slot, samples
+        self.ended[client] = max(int(self.ended[client]), ended.number)
+        self._state[client] = UNSENT | ACTED if status == Status.UNUSED else ACTED
         self._acted = True
         self._left[client] = 0
-        return client
+        self.paid[client] += fee
+        if report is not None:
+            self.correct(client, report)
+
+    def present(self, client: int, report: Report) -> None:
+        """A client has answered a roll call.  If it has a session under way its totals do not count yet: they may
+        include the session, and would make the reply look unpaid."""
+        self.reachable[client] = True
+        if not self._state[client] & TRAINING or self.lost_ledger(client, report):
+            self.correct(client, report)
 
     def lost_ledger(self, client: int, report: Report) -> bool:
-        """Whether a node tells less than it did before, as only one with a new ledger does."""
+        """Whether a node reports less than before, which only a node with a new ledger does."""
         before = self.reports.get(client)
         return before is not None and report.behind(before)
 
-    def news(self, client: int, report: Report) -> bool:
-        """Whether a roll call's totals count.  Who has a session under way speaks with its answer: totals that hold the
-        session already would make that answer look unpaid."""
-        return not self._state[client] & TRAINING or self.lost_ledger(client, report)
-
-    def unhear(self, client: int) -> None:
-        """What was reported was another's: the next report is taken as the first."""
-        self.reports.pop(client, None)
-        self._bases.pop(client, None)
-
-    def heard(self, client: int, report: Report) -> None:
-        """Put the books right by a node's own: its totals, and the forecast since the slot they are for."""
+    def correct(self, client: int, report: Report) -> None:
+        """Correct the books by a node's own: its totals, and the forecast since the slot they are for."""
         assert self.overflow is not None
         ahead = 0
         if report.at < self.slot:
             ahead = int((self.forecast.through(self.slot) - self.forecast.through(report.at))[client])
-        gained, overflowed = int(self.gained[client]), int(self.overflow[client])
+        totals = report.harvested + ahead, report.overflowed, report.spent
         spent = int(self.trained[client] + self.fees[client] + self.paid[client])
-        if self.lost_ledger(client, report):  # only the level that the new one tells counts
+        books = int(self.gained[client]), int(self.overflow[client]), spent
+        if self.lost_ledger(client, report):  # of a new ledger only the level counts
             change = report.level + ahead - int(self.level[client] - self.paid[client])
-            self._bases[client] = Base(
-                report.harvested + ahead - gained - max(0, change),
-                report.overflowed - overflowed - max(0, -change),
-                report.spent - spent,
-            )
-        base = self._bases.setdefault(client, Base(report.overflowed, report.overflowed, 0))
-        self._heard[client], self.reports[client] = self.slot, report
+            known = books[0] + max(0, change), books[1] + max(0, -change), spent
+            self._bases[client] = totals[0] - known[0], totals[1] - known[1], totals[2] - known[2]
+        base = self._bases.setdefault(client, (report.overflowed, report.overflowed, 0))
+        self._reported[client], self.reports[client] = self.slot, report
         self._fit(client, report.capacity)
-        gained = report.harvested - base.harvested + ahead - gained
-        overflowed = report.overflowed - base.overflowed - overflowed
-        spent = report.spent - base.spent - spent
+        gained, overflowed, spent = (
+            total - start - book for total, start, book in zip(totals, base, books, strict=True)
+        )
         self.gained[client] += gained
         self.overflow[client] += overflowed
         self.trained[client] += spent
@@ -234,8 +218,8 @@ class LiveFleet(Fleet):
         self._overflow()
 
     def _overflow(self) -> None:
-        """What exceeds the capacity is lost: a harvest, or the forecast since the slot that a report is for.  Uploads
-        that are still in the policy's level have left the battery already, and made room."""
+        """What exceeds the capacity is lost.  Uploads that are still in the policy's level have left the battery
+        already, and made room."""
         assert self.overflow is not None
         excess = np.maximum(self.level - self.paid - self.capacity, 0)
         self.level -= excess
@@ -244,13 +228,12 @@ class LiveFleet(Fleet):
         self._ceiling = int(self.level.max(initial=0))
 
     def most_spent(self, client: int) -> int:
-        """What a node's ledger may show as spent on this run at most.
+        """The most that a node's ledger may show as spent on this run.
 
-        Flower hands a message to a node once, and a node charges an order once: every order is a session's energy at
-        most, also one whose session broke off and was asked for again."""
-        base = self._bases.get(client)
+        Flower delivers a message once, and a node charges an order once: every order costs a session's energy at most,
+        including those whose session broke off and was ordered again."""
         cost = at(self.to_train, np.array([client])) + at(self.to_server, np.array([client]))
-        return (0 if base is None else base.spent) + int(self.orders[client]) * int(np.max(cost))
+        return self._bases.get(client, (0, 0, 0))[2] + int(self.orders[client]) * int(np.max(cost))
 
     def _fit(self, client: int, capacity: int) -> None:
         """A node may hold less than the run allows."""
@@ -291,30 +274,19 @@ class LiveFleet(Fleet):
         last.totals = [tuple(row) for row in np.minimum.accumulate(rows[::-1], axis=0)[::-1].tolist()]
         last.samples = self._samples_by_client()
         schedule = record(meta, last, lineage)
-        sessions, versions = schedule.sessions, schedule.versions
         status = np.array([session.status for session in self.sessions], np.uint8)
-        status[versions.update] = status[schedule.tables.session] = Status.USED
+        status[schedule.versions.update] = status[schedule.tables.session] = Status.USED
         spent = np.array([session.trained for session in self.sessions], np.int64)
         current = self._session[self._session >= 0]
         spent[current] += (self.trained - self._tallied)[self._session >= 0]
         for _, _, senders, cost in last.sent:
             spent[senders] += cost
         end = np.array([session.end for session in self.sessions], np.int32)
-        # The columns grow on; the schedule has copies.
-        return attrs.evolve(
-            schedule,
-            sessions=attrs.evolve(sessions, client=sessions.client.copy(), end=end, status=status, spent=spent),
-            versions=attrs.evolve(
-                versions,
-                base=versions.base.copy(),
-                coefficient=versions.coefficient.copy(),
-                update=versions.update.copy(),
-                weight=versions.weight.copy(),
-            ),
-        )
+        schedule = deepcopy(schedule)  # its columns are the fleet's and the lineage's, which grow
+        return attrs.evolve(schedule, sessions=attrs.evolve(schedule.sessions, end=end, status=status, spent=spent))
 
     def _schedule_ends(self, clients: Ints, sessions: Ints) -> None:
-        """Answers end sessions, not the clock."""
+        """Replies end sessions, not the clock."""
 
     def _samples_by_client(self) -> Ints | None:
         """Of each client's last session; None if all are equal."""

@@ -1,4 +1,4 @@
-"""What a live run learns: the model's form, its initial weights, and how it is looked at."""
+"""What a live run learns: the model's form, its initial weights, and how it is evaluated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipecycle.deploy.wire.arrays import Arrays, Form, joined, named, read_arrays
+from pipecycle.deploy.wire.arrays import Arrays, Form, form, joined, named, read_arrays
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
 from pipecycle.train.history import Checkpoint, History, Row, Score
@@ -23,7 +23,7 @@ class Model:
     """Weights as one vector on the server, and as named arrays on the way."""
 
     def __init__(
-        self, initial: Mapping[str, NDArray[Any]], classes: int, look: Callable[[Tensor], Score], *, foreign: bool
+        self, initial: Mapping[str, NDArray[Any]], classes: int, score: Callable[[Tensor], Score], *, foreign: bool
     ) -> None:
         for name, value in initial.items():
             if value.dtype != np.float32:
@@ -31,7 +31,7 @@ class Model:
         if not initial:
             raise InputError("the initial model has no arrays")
         self.form: Form = {name: (tuple(value.shape), value.dtype) for name, value in initial.items()}
-        self.classes, self.foreign, self._look = classes, foreign, look
+        self.classes, self.foreign, self._score = classes, foreign, score
         self.initial = joined(initial)
         self.history = History([])
 
@@ -41,10 +41,7 @@ class Model:
 
     def named(self, vector: Tensor) -> Arrays:
         """A vector as arrays."""
-        parts = vector.split([int(np.prod(shape)) for shape, _ in self.form.values()])
-        return {
-            name: part.reshape(shape).numpy() for (name, (shape, _)), part in zip(self.form.items(), parts, strict=True)
-        }
+        return named(self.form, vector)
 
     def vector(self, record: object) -> Tensor:
         """A node's weights as a vector; refused unless they have the model's form and are finite."""
@@ -57,30 +54,25 @@ class Model:
         sums, counts = (torch.from_numpy(np.array(arrays[name])) for name in ("sums", "counts"))
         return sums, counts
 
-    def look(self, slot: int, version: int, vector: Tensor, energy: float) -> Row:
-        """Evaluate a served model and remember it."""
-        score = self._look(vector)
-        self.history.record(Checkpoint(slot, version, energy), score, None)
+    def evaluate(self, slot: int, version: int, vector: Tensor, energy: float) -> Row:
+        """Evaluate a served model, and add it to the history."""
+        self.history.record(Checkpoint(slot, version, energy), self._score(vector), None)
         return self.history.rows[-1]
 
     @staticmethod
     def figures(row: Row) -> dict[str, Any]:
-        """A row for the trace, in which what is not a number is null."""
+        """A row for the trace, in which null stands for what is not a number."""
 
         def number(value: float) -> float | None:
             return value if isfinite(value) else None
 
-        return {
-            "accuracy": number(row.accuracy),
-            "loss": number(row.loss),
-            "by_class": [number(value) for value in row.by_class],
-        }
+        by_class = [number(value) for value in row.by_class]
+        return {"accuracy": number(row.accuracy), "loss": number(row.loss), "by_class": by_class}
 
     def recall(self, event: Mapping[str, Any]) -> None:
-        """An evaluation of before a restart."""
-        accuracy, loss, *by_class = (
-            float("nan") if value is None else value for value in (event["accuracy"], event["loss"], *event["by_class"])
-        )
+        """Add an evaluation from the trace to the history."""
+        values = (event["accuracy"], event["loss"], *event["by_class"])
+        accuracy, loss, *by_class = (float("nan") if value is None else value for value in values)
         point = Checkpoint(event["slot"] + 1, event["version"], event["energy"])
         self.history.record(point, Score(accuracy, loss, tuple(by_class)), None)
 
@@ -94,20 +86,16 @@ def own(run: RunSettings) -> Model:
     task, test = problem.task, problem.split.test
     samples = on_device(task.x_test[test], task.y_test[test], torch.device("cpu"), torch.float32)
     examiner = Examiner(problem.module, *samples, task.classes)
-    return Model(
-        named(problem.module, problem.initial),
-        task.classes,
-        lambda vector: examiner.examine(vector[None]).read()[0],
-        foreign=False,
-    )
+    initial = named(form(problem.module), problem.initial)
+    return Model(initial, task.classes, lambda vector: examiner.examine(vector[None]).read()[0], foreign=False)
 
 
 def foreign(initial: Mapping[str, NDArray[Any]], evaluate: Evaluate | None) -> Model:
-    """A user's own model as arrays; `evaluate` says its accuracy in percent and its loss."""
+    """A user's own model as arrays; `evaluate` gives its accuracy in percent and its loss."""
 
-    def look(vector: Tensor) -> Score:
+    def score(vector: Tensor) -> Score:
         figures = {} if evaluate is None else evaluate(model.named(vector))
         return Score(float(figures.get("accuracy", float("nan"))), float(figures.get("loss", float("nan"))), ())
 
-    model = Model(initial, 0, look, foreign=True)
+    model = Model(initial, 0, score, foreign=True)
     return model

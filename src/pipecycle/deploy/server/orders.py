@@ -1,9 +1,9 @@
-"""What a session is sent out with."""
+"""The message that orders a session."""
 
 from __future__ import annotations
 
 import numpy as np
-from attrs import define, field
+from attrs import frozen
 from flwr.app import ConfigRecord, RecordDict
 
 from pipecycle.deploy.server.fleet import LiveFleet
@@ -13,10 +13,9 @@ from pipecycle.deploy.wire.arrays import write_arrays
 from pipecycle.deploy.wire.protocol import OURS, Order
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.world.energy import UNIT
-from pipecycle.world.streams import Ints
 
 
-@define
+@frozen
 class Orders:
     """Makes orders from the server's book."""
 
@@ -25,15 +24,10 @@ class Orders:
     fleet: LiveFleet
     weights: Weights
     ratio: float
-    """Size of a logit table relative to the model."""
-    settled: Ints = field(init=False)
-    """The last session of each client (its k) whose end is on disk."""
-
-    def __attrs_post_init__(self) -> None:
-        self.settled = np.full(self.run.clients, -1)
+    """The policy's `upload_ratio`."""
 
     def make(self, word: str, number: int) -> tuple[Order, RecordDict]:
-        """The order of a session, and the message that holds it; `word` is the run's."""
+        """The order of a session, and the content of its message; `word` is the run's."""
         run, session = self.run, self.fleet.sessions[number]
         kept = self.weights.kept.get(session.reference)
         order = Order(
@@ -47,7 +41,7 @@ class Orders:
             fee=int(np.min(self.fleet.price("server", self.ratio if session.payload == "logits" else 1.0))),
             payload=session.payload,
             kept=-1 if kept is None else self.fleet.sessions[kept].number,
-            settled=int(self.settled[session.client]),
+            settled=int(self.fleet.settled[session.client]),
             seconds=run.seconds,
             slot_seconds=run.slot_seconds if run.clock == "wall" else 0.0,
             life=session.life,

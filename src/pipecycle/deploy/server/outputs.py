@@ -21,7 +21,7 @@ LEVELS = "levels.npz"
 
 
 class Outputs:
-    """Writes what comes out; without a path, nothing."""
+    """Writes the results; without a path, nothing."""
 
     def __init__(self, path: Path | None, run: RunSettings, model: Model) -> None:
         self.path, self.run, self.model = path, run, model
@@ -31,7 +31,7 @@ class Outputs:
             write(self.path / "config.toml", self.run.config().text())
 
     def save(self, schedule: Schedule, levels: Sequence[Ints]) -> None:
-        """What is known so far."""
+        """The results so far."""
         if self.path is None:
             return
         schedule.save(self.path / "schedule.npz")
@@ -48,7 +48,7 @@ class Outputs:
         counts: Mapping[str, int],
         refused: Mapping[str, int],
     ) -> None:
-        """The closing files; a folder with a result is finished."""
+        """The final files; a folder with `result.json` is finished."""
         if self.path is None:
             return
         from safetensors.numpy import save

@@ -1,6 +1,6 @@
 """Replies, checked in one place: their form, whether they answer the order, the energy, the weights.
 
-Whatever fails any check is refused by name, and reaches neither the policy nor the model."""
+A reply that fails a check is refused by name, and reaches neither the policy nor the model."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pipecycle.deploy.server.fleet import LiveFleet, Session
 from pipecycle.deploy.server.model import Model
 from pipecycle.deploy.server.weights import Weights
 from pipecycle.deploy.wire.arrays import Refused
-from pipecycle.deploy.wire.protocol import ENERGY, MOST_SAMPLES, OURS, OUTCOMES, WAIT, Answer, Order, Report
+from pipecycle.deploy.wire.protocol import ENERGY, MOST_SAMPLES, OURS, OUTCOMES, WAIT, Order, Reply, Report
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.world.energy import quanta, show
 
 MOST_QUANTA = 1 << 52
 """In a ledger's totals: four billion units, and sums over a thousand clients still fit into 64 bits."""
 LATE = 5.0
-"""Seconds after its time for which an answer is still looked for."""
+"""Seconds for which a reply is still accepted after its time."""
 
 
 @frozen
 class Replies:
-    """Reads what nodes answer."""
+    """Reads and checks replies."""
 
     run: RunSettings
     model: Model
@@ -42,36 +42,36 @@ class Replies:
             slots = max(slots, ceil((self.run.lifetime + LATE) / self.run.slot_seconds) + 1)
         return slots
 
-    def read(self, message: Message, order: Order, session: int, slot: int) -> Answer:
-        """The answer to an order; the update of one that has trained is stored."""
-        answer = _form(message)
-        self._check_order(answer, order)
-        self._check_report(answer, order, slot)
-        if answer.outcome == "trained":
-            self._receive(answer, message.content, session, self.fleet.sessions[session])
-        return answer
+    def read(self, message: Message, order: Order, session: int, slot: int) -> Reply:
+        """The reply to an order; if the node has trained, its update is stored."""
+        reply = _form(message)
+        self._check_order(reply, order)
+        self._check_report(reply, order, slot)
+        if reply.outcome == "trained":
+            self._receive(reply, message.content, session, self.fleet.sessions[session])
+        return reply
 
-    def _check_order(self, answer: Answer, order: Order) -> None:
-        """It is an answer to this order, by whom it was meant for."""
-        if not 0 <= answer.client < self.run.clients:
-            raise Refused("client", f"{answer.client}, needs 0 to {self.run.clients - 1}")
-        if order.client >= 0 and answer.client != order.client:
-            raise Refused("client", f"client {answer.client} answered in place of {order.client}")
-        if answer.key != order.key:
-            raise Refused("key", f"{answer.key[:60]!r} is the answer to another order")
-        if (answer.outcome == "present") != order.roll_call:
-            raise Refused("outcome", f"{answer.outcome!r} is no answer to this order")
+    def _check_order(self, reply: Reply, order: Order) -> None:
+        """It is a reply to this order, from the client that was asked."""
+        if not 0 <= reply.client < self.run.clients:
+            raise Refused("client", f"{reply.client}, needs 0 to {self.run.clients - 1}")
+        if order.client >= 0 and reply.client != order.client:
+            raise Refused("client", f"client {reply.client} answered in place of {order.client}")
+        if reply.key != order.key:
+            raise Refused("key", f"{reply.key[:60]!r} is the reply to another order")
+        if (reply.outcome == "present") != order.roll_call:
+            raise Refused("outcome", f"{reply.outcome!r} is no reply to this order")
 
-    def _check_report(self, answer: Answer, order: Order, slot: int) -> None:
+    def _check_report(self, reply: Reply, order: Order, slot: int) -> None:
         """The books add up, follow from the client's last report, and show what it was asked to spend."""
-        report, before = answer.report, self.fleet.reports.get(answer.client)
+        report, before = reply.report, self.fleet.reports.get(reply.client)
         most = min(report.capacity, int(quanta(self.run.capacity, "capacity")))
         if not 0 <= report.level <= most:
             raise Refused("battery", f"{show(report.level)} units, needs 0 to {show(most)}")
         totals = (report.harvested, report.overflowed, report.spent)
         if not 0 <= min(totals) <= max(totals) <= MOST_QUANTA or report.capacity <= 0:
             raise Refused("ledger", "a total is negative or beyond all bounds")
-        # With the energy for its report in hand from the start there is nothing to wait for.
+        # A node that had the energy for its report from the start does not wait for it.
         waits = order.need < order.steps * order.step + order.fee or order.slot_seconds
         latest = order.slot + (self.patience if waits else order.steps - 1)
         if not order.roll_call and not order.slot <= report.at <= latest:
@@ -84,28 +84,28 @@ class Replies:
                 raise Refused("capacity", f"{show(report.capacity)} units, it was {show(before.capacity)}")
             if lost:
                 raise Refused("ledger", "a total is lower than it was before")
-        allowed = self.fleet.most_spent(answer.client)
+        allowed = self.fleet.most_spent(reply.client)
         if not lost and report.spent > allowed:
             raise Refused("spent", f"{show(report.spent)} units, it was asked for {show(allowed)} at most")
         paid, cost = report.spent - (0 if before is None else before.spent), order.steps * order.step + order.fee
-        if answer.outcome == "trained" and paid < cost:
+        if reply.outcome == "trained" and paid < cost:
             raise Refused("spent", f"{show(paid)} units more than before, a session takes {show(cost)}")
 
-    def _receive(self, answer: Answer, content: RecordDict, number: int, session: Session) -> None:
+    def _receive(self, reply: Reply, content: RecordDict, number: int, session: Session) -> None:
         """The session is as long as it was asked for, and so are its weights or logits."""
         run, most = self.run, MOST_SAMPLES
         if not self.model.foreign:
             most = run.session * run.batch
-        if not 1 <= answer.samples <= most:
-            raise Refused("samples", f"{answer.samples}, needs 1 to {most}")
-        if answer.steps != run.session:
-            raise Refused("steps", f"{answer.steps}, needs {run.session}")
+        if not 1 <= reply.samples <= most:
+            raise Refused("samples", f"{reply.samples}, needs 1 to {most}")
+        if reply.steps != run.session:
+            raise Refused("steps", f"{reply.steps}, needs {run.session}")
         if session.payload == "logits":
             sums, counts = self.model.logits(content.get("logits"))
             if bool((counts < 0).any()) or not bool((counts == counts.round()).all()):
                 raise Refused("logits", "counts are not whole numbers of at least 0")
-            if (counted := counts.double().sum().item()) != answer.samples:  # each time that a sample was used
-                raise Refused("logits", f"{counted:g} samples are counted, the session used {answer.samples}")
+            if (counted := counts.double().sum().item()) != reply.samples:  # each time that a sample was used
+                raise Refused("logits", f"{counted:g} samples are counted, the session used {reply.samples}")
             self.weights.received_logits(number, sums, counts)
             return
         update = self.model.vector(content.get("arrays")) - self.weights.version(session.reference)
@@ -114,8 +114,8 @@ class Replies:
         self.weights.received(number, update)
 
 
-def _form(message: Message) -> Answer:
-    """The answer in a reply; anything that does not have its form is refused."""
+def _form(message: Message) -> Reply:
+    """The reply in a message; anything that does not have its form is refused."""
     try:
         content = message.content
         ours, energy = content[OURS], content[ENERGY]
@@ -123,7 +123,7 @@ def _form(message: Message) -> Answer:
         report = {field.name: energy[field.name] for field in attrs.fields(Report)}
         words = {name: ours[name] for name in ("outcome", "reason", "key")}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Refused("form", f"the answer lacks {error}") from None
+        raise Refused("form", f"the reply lacks {error}") from None
     for name, value in {**figures, **report}.items():
         if isinstance(value, bool) or not isinstance(value, int):
             raise Refused(name, f"{value!r} is not a whole number")
@@ -133,4 +133,4 @@ def _form(message: Message) -> Answer:
         raise Refused("battery", "the level is not what was harvested less what was spent and overflowed")
     seconds = energy.get("seconds", 0.0)
     usable = isinstance(seconds, int | float) and isfinite(seconds)
-    return Answer(**words, **figures, report=Report(**report), seconds=float(seconds) if usable else 0.0)
+    return Reply(**words, **figures, report=Report(**report), seconds=float(seconds) if usable else 0.0)

@@ -1,6 +1,6 @@
-"""What a live run writes as it goes: the trace, and a checkpoint from which a killed run resumes.
+"""What a live run writes while it runs: the trace, and a checkpoint from which a killed run resumes.
 
-The trace says everything that reached the policy, so that replaying it restores the policy's state; only tensors need
+The trace holds everything that reached the policy, so that replaying it restores the policy's state; only tensors need
 files of their own.
 """
 
@@ -28,15 +28,18 @@ Event = dict[str, Any]
 
 @frozen
 class Saved:
-    """A checkpoint: the run's word, the last whole slot, how long the trace was then, and how many orders each client
-    was sent that no trace tells of any more."""
+    """A checkpoint."""
 
     run: str
+    """The run's word, which its orders carry."""
     slot: int
+    """The last complete slot."""
     offset: int
+    """The length of the trace in bytes at its end."""
     elapsed: float
     identity: str
     forgotten: dict[str, int]
+    """Orders sent to each client that were in parts of the trace that a resumed run has cut off."""
     digest: str = ""
     """Of the trace up to there; runs of earlier versions have none."""
 
@@ -46,7 +49,7 @@ class Trace:
 
     def __init__(self, folder: Path | None, timer: Timer, *, resume: bool = False) -> None:
         self.folder, self.timer = folder, timer
-        self.began = timer.now()
+        self.began = timer.monotonic()
         self.elapsed = 0.0
         self.forgotten: Counter[str] = Counter()
         self._file: IO[bytes] | None = None
@@ -64,7 +67,7 @@ class Trace:
             raise InputError(f"{folder}: cannot be written ({reason(error)})") from None
 
     def write(self, event: str, slot: int, **fields: Any) -> None:
-        """One line; it is with the system before this returns."""
+        """One line; a killed process does not lose it."""
         self._dirty = True
         if self._file is not None:
             line = {"event": event, "slot": slot, "time": round(self.time(), 3), **fields}
@@ -74,16 +77,16 @@ class Trace:
             self._digest.update(data)
 
     def sync(self) -> None:
-        """Have everything on disk, also should the machine lose power: no order leaves that is not in the trace."""
+        """Wait until everything is on disk, so that no order leaves that the trace could lose, even if power fails."""
         if self._file is not None:
             os.fsync(self._file.fileno())
 
     def time(self) -> float:
-        """Seconds that the run has lasted, pauses between its servers left out."""
-        return self.elapsed + self.timer.now() - self.began
+        """Seconds that the run has lasted, without the pauses before it was resumed."""
+        return self.elapsed + self.timer.monotonic() - self.began
 
     def save(self, run: str, slot: int, identity: str) -> bool:
-        """A checkpoint at the end of a slot, if anything has happened since the last; whether it was written."""
+        """Write a checkpoint, if anything has happened since the last; returns whether it was written."""
         if not self._dirty or self._file is None or self.folder is None:
             return False
         self.sync()
@@ -97,7 +100,7 @@ class Trace:
         write(self.folder / STATE, sealed({"format": FORMAT, **attrs.asdict(saved)}))
 
     def resume(self, identity: str) -> tuple[Saved, list[Event]]:
-        """The checkpoint and the events before it; what came after it will come again."""
+        """The checkpoint and the events before it; those after it are cut off, and will happen again."""
         assert self.folder is not None
         saved, events, rest = read_saved(self.folder)
         if saved.identity != identity:
@@ -108,7 +111,7 @@ class Trace:
         self._digest = hashlib.sha256(self._file.read(saved.offset))
         self._file.truncate(saved.offset)
         self._file.seek(saved.offset)
-        self.elapsed, self.began = saved.elapsed, self.timer.now()
+        self.elapsed, self.began = saved.elapsed, self.timer.monotonic()
         return saved, events
 
     def close(self) -> None:
@@ -124,7 +127,7 @@ def orders(events: Iterable[Event]) -> Counter[str]:
 
 
 def read_saved(folder: Path) -> tuple[Saved, list[Event], list[Event]]:
-    """A folder's checkpoint, its events up to there, and those after it that are whole."""
+    """A folder's checkpoint, its events up to there, and the complete ones after it."""
     try:
         state = unsealed((folder / STATE).read_bytes())
         data = (folder / TRACE).read_bytes()
@@ -136,10 +139,10 @@ def read_saved(folder: Path) -> tuple[Saved, list[Event], list[Event]]:
         raise InputError(f"{folder / STATE}: is not a checkpoint of format {FORMAT}")
     try:
         saved = Saved(**state)
-        told = data[: saved.offset]
-        if len(told) < saved.offset or (saved.digest and hashlib.sha256(told).hexdigest() != saved.digest):
+        covered = data[: saved.offset]
+        if len(covered) < saved.offset or (saved.digest and hashlib.sha256(covered).hexdigest() != saved.digest):
             raise ValueError
-        events = [json.loads(line) for line in told.splitlines()]
+        events = [json.loads(line) for line in covered.splitlines()]
     except (TypeError, ValueError):
         raise InputError(f"{folder}: the trace does not fit the checkpoint") from None
     return saved, events, _whole(data[saved.offset :])

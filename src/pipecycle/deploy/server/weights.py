@@ -19,7 +19,7 @@ Made = tuple[int, Kind, list[int]]
 
 
 class Weights:
-    """The values behind a lineage; `catch_up` makes what the policy has asked for since."""
+    """The values of a lineage's versions; `catch_up` evaluates those that are new."""
 
     def __init__(self, lineage: Lineage, fleet: Fleet, initial: Tensor, store: TensorStore) -> None:
         self.lineage, self.fleet, self.store = lineage, fleet, store
@@ -42,7 +42,7 @@ class Weights:
         return self.store.get(f"version-{version}")["version"]
 
     def teacher(self, table: int, client: int) -> tuple[Tensor, Tensor]:
-        """What a client learns from, and which rows there are."""
+        """The logits that a client learns from, and which of their rows are valid."""
         logits, valid = LogitTable(**self.store.get(f"table-{table}")).without(torch.tensor([client]))
         return logits[0], valid[0]
 
@@ -69,14 +69,14 @@ class Weights:
         return made
 
     def forget(self) -> None:
-        """Drop what has been used up; called once what was made of it is safe."""
+        """Drop updates that are in a version; called once that version is on disk."""
         for session in self.used:
             self.store.drop(f"update-{session}")
             self.store.drop(f"logits-{session}")
         self.used.clear()
 
     def prune(self, versions: Iterable[int], tables: Iterable[int]) -> None:
-        """Drop versions and tables that nobody needs; the newest table is what the next one is built on."""
+        """Drop versions and tables that are not needed; the next table builds on the newest one, which stays."""
         for version in self.lineage.give_up(versions):
             self.store.drop(f"version-{version}")
         gone = self._alive - {self.tables - 1, *tables}

@@ -1,9 +1,10 @@
-"""Named arrays on their way, and as one vector: their form is checked before anything is made of them."""
+"""Weights as named arrays, as they travel, and as one vector; arrays that arrive are checked before they are used."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,10 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pipecycle.train import models
+from pipecycle.arrays import read_array
 
 LARGEST = 1e12
 """Weights beyond it are no weights, and would sooner or later not be finite."""
-LONGEST_HEADER = 4096
-"""Bytes before the values of an array in numpy's format."""
 Arrays = dict[str, NDArray[Any]]
 Form = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 """Names, shapes and types."""
@@ -36,10 +35,10 @@ def form(module: nn.Module) -> Form:
     return {name: (tuple(value.shape), np.dtype(np.float32)) for name, value in module.named_parameters()}
 
 
-def named(module: nn.Module, vector: Tensor) -> Arrays:
-    """A vector of parameters under PyTorch's names."""
-    names = [name for name, _ in module.named_parameters()]
-    return {name: part.numpy() for name, part in zip(names, models.split(module, vector), strict=True)}
+def named(form: Form, vector: Tensor) -> Arrays:
+    """A vector of weights as arrays of a form."""
+    parts = vector.split([prod(shape) for shape, _ in form.values()])
+    return {name: part.reshape(form[name][0]).numpy() for name, part in zip(form, parts, strict=True)}
 
 
 def joined(arrays: Mapping[str, NDArray[Any]]) -> Tensor:
@@ -61,22 +60,15 @@ def read_arrays(record: object, like: Form, name: str) -> Arrays:
 
 
 def _read(array: Array, shape: tuple[int, ...], kind: np.dtype[Any], name: str, key: str) -> NDArray[Any]:
-    """The values of an array in numpy's own format; its header is compared with what is wanted before it is used."""
-    needed = f"needs {kind} {shape}"
-    if tuple(array.shape) != shape or array.dtype != str(kind):
-        raise Refused(name, f"{key} is {array.dtype} {tuple(array.shape)}, {needed}")
-    data = io.BytesIO(array.data)
-    size = int(np.prod(shape)) * kind.itemsize
-    if array.stype != "numpy.ndarray" or not size < len(array.data) <= size + LONGEST_HEADER:
-        raise Refused(name, f"{key} is no array of {size} bytes in numpy's format")
+    """The values of one array; what it claims to be and what it holds must both be what is needed."""
+    if tuple(array.shape) != shape or array.dtype != str(kind) or array.stype != "numpy.ndarray":
+        raise Refused(name, f"{key} is {array.dtype} {tuple(array.shape)}, needs {kind} {shape} in numpy's format")
     try:
-        np.lib.format.read_magic(data)
-        written, by_columns, dtype = np.lib.format.read_array_header_1_0(data)
+        values = read_array(io.BytesIO(array.data), key, len(array.data))
     except Exception as error:  # a broken header fails in many ways
         raise Refused(name, f"{key} cannot be read ({error})") from None
-    if written != shape or dtype != kind or len(array.data) != data.tell() + size:
-        raise Refused(name, f"{key} is {dtype} {written}, {needed}")
-    values = np.frombuffer(array.data, kind, offset=data.tell())
+    if values.shape != shape or values.dtype != kind:
+        raise Refused(name, f"{key} holds {values.dtype} {values.shape}, needs {kind} {shape}")
     if kind.kind == "f" and not (np.abs(values) <= LARGEST).all():
         raise Refused(name, f"{key} holds values that are not finite, or beyond {LARGEST:g}")
-    return values.reshape(shape, order="F" if by_columns else "C").copy()
+    return values

@@ -1,4 +1,4 @@
-"""What travels: orders to nodes, and their answers.
+"""What travels: orders to nodes, and their replies.
 
 A model travels under Flower's usual record names (`arrays`, `config`), so that a user's own ClientApp understands it;
 what is ours is in the record `pipecycle`, and a node's energy in the record `energy`.
@@ -23,7 +23,7 @@ class Order:
     """What a node is asked for: a session, or (k = -1) only who it is and what its battery holds."""
 
     run: str
-    """A fresh word for every run: answers of other runs are never taken for this one's."""
+    """A fresh word for every run, so that replies of other runs are never taken for this one's."""
     client: int = -1
     k: int = -1
     """How many sessions the client was asked for before."""
@@ -34,19 +34,19 @@ class Order:
     step: int = 0
     """Quanta per training step."""
     fee: int = 0
-    """Quanta for the upload, paid as the answer leaves."""
+    """Quanta for the upload, paid as the reply leaves."""
     payload: Payload = "update"
     kept: int = -1
     """The session (its k) whose model the node has kept and continues from, instead of the reference alone."""
     settled: int = -1
-    """The last k that the server has on disk: older answers need not be kept."""
+    """The last k that the server has on disk: older replies need not be kept."""
     seconds: float = 0.0
-    """Until the answer is due."""
+    """Until the reply is due."""
     slot_seconds: float = 0.0
     """How long a slot lasts; 0 where slots have no length."""
     life: str = ""
     """A number and a fresh word for every server that resumed the run by the wall clock.  What an earlier server asked
-    for after its last checkpoint is forgotten, and the same k may be used again: answers to the two must differ."""
+    for after its last checkpoint is forgotten, and the same k may be used again: replies to the two must differ."""
 
     @property
     def roll_call(self) -> bool:
@@ -54,7 +54,7 @@ class Order:
 
     @property
     def key(self) -> str:
-        """What its answer must repeat."""
+        """What its reply must repeat."""
         return "" if self.roll_call else f"{self.run}/{self.life}/{self.client}/{self.k}"
 
     @property
@@ -104,8 +104,8 @@ OUTCOMES = ("present", "trained", "declined", "failed")
 
 
 @frozen
-class Answer:
-    """What a node says of an order, beside the weights."""
+class Reply:
+    """What a node replies to an order, beside the weights."""
 
     outcome: str
     """One of OUTCOMES."""
@@ -118,7 +118,7 @@ class Answer:
     seconds: float = 0.0
 
     def records(self, extra: RecordDict | None = None) -> RecordDict:
-        """For a message, beside what the app itself has answered."""
+        """For a message, beside what the app itself has returned."""
         content = RecordDict(None if extra is None else dict(extra.items()))
         content[OURS] = ConfigRecord({"outcome": self.outcome, "reason": self.reason, "key": self.key})
         figures = {"client": self.client, "battery": self.report.level, **attrs.asdict(self.report)}
