@@ -58,9 +58,9 @@ class Examiner:
         self.precision: Precision = "fp32" if precision == "fp32" else "tf32"
         self.names = [name for name, _ in module.named_parameters()]
         self.images, self.labels, self.classes = images, labels, classes
-        choice = choose(module, images)
-        self.together = choice.path in ("conv", "layers")
-        if self.together:
+        choice = choose(module, images) if images.is_cuda else None
+        self.together = choice is not None and choice.path in ("conv", "layers")
+        if choice is not None and self.together:
             about = (images, labels.new_zeros(len(images)), classes, LocalSGD(), self.precision)
             stack: ConvStack | NetworkStack
             if choice.path == "conv" and choice.chain is not None:

@@ -19,8 +19,8 @@ from pipecycle.train.sessions import LocalSGD, Trained, Work
 from pipecycle.train.views import Frame
 
 GRAPHS = 16
-MEMORY = 24 << 30
-"""Bytes that the buffers of one stack may take."""
+MEMORY = 6
+"""The buffers of one stack may take this part of a GPU's memory."""
 MOST = 4096
 """Sessions in one stack."""
 LARGEST_BATCH = 128
@@ -150,10 +150,11 @@ class NetworkStack:
         """Sessions that fit into the memory set aside; a constant for operations whose bits depend on it."""
         if not self.kernels:
             return _power(1)
+        memory = torch.cuda.get_device_properties(self.images.device).total_memory if self.images.is_cuda else 16 << 30
         item = torch.empty(0, dtype=self.dtype).element_size()
         values = sum(value.size * (1 + (value.trained and self.trains)) for value in self.net.values)
         each = self.net.row * 14 + batch * values * item
-        return int(min(MOST, max(16, 1 << (MEMORY // each).bit_length() - 1)))
+        return int(min(MOST, max(16, 1 << (memory // MEMORY // each).bit_length() - 1)))
 
     def reserve(self, sessions: int, steps: int, batch: int) -> None:
         old = self.room

@@ -53,7 +53,6 @@ def choose(module: nn.Module, images: Tensor, *, gpu: bool | None = None) -> Cho
     Triton."""
     gpu = images.is_cuda if gpu is None else gpu
     chain = layers(module)
-    flat = chain is not None and dense(chain) and (images.ndim == 2 or isinstance(chain[0], nn.Flatten))
     found = trace(module, images.shape[1:])
     network, why = (None, found) if isinstance(found, str) else (found, "")
     paths: list[Path] = []
@@ -64,9 +63,15 @@ def choose(module: nn.Module, images: Tensor, *, gpu: bool | None = None) -> Cho
         paths.append("conv")
     if kernels and network is not None:
         paths.append("layers")
-    if flat:
+    if all_dense(module, images):
         paths.append("dense")
     paths.append("module")
     if network is not None and not gpu:  # plain operations, to test the kernels against
         paths.append("layers")
     return Choice(tuple(paths), chain, network, why)
+
+
+def all_dense(module: nn.Module, images: Tensor) -> bool:
+    """Whether a module is a chain of dense layers and activations."""
+    chain = layers(module)
+    return chain is not None and dense(chain) and (images.ndim == 2 or isinstance(chain[0], nn.Flatten))

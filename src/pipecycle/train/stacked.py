@@ -17,7 +17,7 @@ from pipecycle.train.models import split
 from pipecycle.train.module_stack import ModuleStack
 from pipecycle.train.network_stack import LARGEST_BATCH as LARGEST_LAYERS
 from pipecycle.train.network_stack import NetworkStack
-from pipecycle.train.paths import WORDS, Path, choose
+from pipecycle.train.paths import WORDS, Path, all_dense, choose
 from pipecycle.train.sessions import PRECISIONS, Executor, LocalSGD, Precision, Trained, Work
 from pipecycle.train.views import Frame
 
@@ -158,7 +158,7 @@ def executor(
     """An executor of that kind; `auto` is the quicker one for this module where the images are: `Loop` on a CPU unless
     the module is dense."""
     if kind == "auto":
-        kind = "stacked" if images.is_cuda or choose(module, images).path == "dense" else "loop"
+        kind = "stacked" if images.is_cuda or all_dense(module, images) else "loop"
     if kind == "stacked":
         return Stacked(module, images, labels, classes, sgd, precision=precision, frame=frame)
     return Loop(module, images, labels, classes, sgd, frame=frame)
