@@ -295,7 +295,7 @@ def gpu(test: Any) -> Any:
 def on_device(name: str, sessions: int, steps: int = 20) -> tuple[nn.Module, Tensor, Tensor, Tensor, Tensor]:
     """A module, images, labels, references and batches of 15."""
     random = torch.Generator().manual_seed(5)
-    if name in ("lenet", "cnn64", "wide"):
+    if name in ("lenet", "cnn64", "wide", "resnet8-gn"):
         module, shape = build(name, (3, 32, 32), CLASSES, streams(3)("model").words(2)), (3, 32, 32)
     else:
         module, shape = model(name)
@@ -384,7 +384,7 @@ def test_a_batch_too_large_for_the_kernels_is_trained_all_the_same() -> None:
 
 
 @gpu
-@pytest.mark.parametrize("name", ["lenet", "cnn64", "wide"])
+@pytest.mark.parametrize("name", ["lenet", "cnn64", "wide", "resnet8-gn"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_models_looked_at_on_the_device(name: str, precision: Any) -> None:
     module, images, labels, reference, _ = on_device(name, 40)

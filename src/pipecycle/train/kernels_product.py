@@ -227,9 +227,11 @@ def product_weights(
         left = seen(x, row, k, there, H, W, C, KW, K, OH, OW, SY, SX, PY, PX)
         right = tl.load(dy + row[:, None] * WIDTH + n[None, :], mask=there[:, None] & inside[None, :], other=0.0)
         total = tl.dot(tl.trans(left), right, total, input_precision=IP)
-    at = model * P + weight + k[:, None] * WIDTH + n[None, :]
+    at = k[:, None] * WIDTH + n[None, :]
     keep = (k < K)[:, None] & inside[None, :]
-    apply(w, s, velocity, start, at, total, keep, tl.load(rate + model), MOMENTUM, DECAY, PULL, COPY)
+    own = model * P + weight  # a number of 64 bits for the program, of 32 for each weight
+    lr = tl.load(rate + model)
+    apply(w + own, s + own, velocity + own, start + own, at, total, keep, lr, MOMENTUM, DECAY, PULL, COPY)
 
 
 @triton.jit
