@@ -35,7 +35,9 @@ DEMO: dict[str, Scalar] = {"clock": "wall", "slots": 120, "slack": 10, "initial"
 """The first live run: two minutes of one-second slots, and batteries that are charged for a session."""
 
 Policy = Annotated[str | None, typer.Option(help="A scheduler, or your own as module:Class. \\[default: pipecycle]")]
-Model = Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory. \\[default: mlp]")]
+Model = Annotated[
+    str | None, typer.Option(help="mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory. \\[default: mlp]")
+]
 DataName = Annotated[
     str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file. \\[default: digits]")
 ]

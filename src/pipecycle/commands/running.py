@@ -167,6 +167,7 @@ def _display(engine: Engine) -> Table:
         rows["energy"] = f"{last.energy:,.0f} units"
         rows["accuracy"] = f"{last.accuracy:.1f} %, best {last.best:.1f} %"
     rows["speed"] = f"{rate:,.0f} steps per second on {engine.device}"
+    rows["by"] = engine.bands[0].executor.how
     if rate:
         rows["time left"] = f"{(total - done) / rate:,.0f} s"
     table = Table(show_header=False, box=None)

@@ -42,7 +42,7 @@ Settings = Annotated[
     ),
 ]
 DataSet = Annotated[str | None, typer.Option("--data", help="digits, fashion-mnist, cifar10 or an .npz file.")]
-Model = Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory.")]
+Model = Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 

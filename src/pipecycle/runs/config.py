@@ -146,7 +146,11 @@ class DataSection:
 class TrainSection:
     """The model, and how clients train it."""
 
-    model: str = field(default="mlp", validator=_model, metadata=_note("mlp, lenet, cnn64, wide or module:factory"))
+    model: str = field(
+        default="mlp",
+        validator=_model,
+        metadata=_note("mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory"),
+    )
     lr: float = field(default=0.05, validator=number(above=0), metadata=_note("learning rate"))
     momentum: float = field(default=0.0, validator=number(least=0, below=1), metadata=_note("within a session"))
     weight_decay: float = field(default=0.0, validator=number(least=0), metadata=_note("pull towards zero"))
