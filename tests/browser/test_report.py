@@ -263,8 +263,8 @@ def test_print_on_a4(browser: Any, report: Path) -> None:
     )
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.evaluate(CLIPPED) == []
-    right = "Math.max(...[...document.querySelectorAll('.main-svg, table')].map(node => node.getBoundingClientRect().right))"
-    assert page.evaluate(right) <= 700
+    right = "(nodes) => Math.max(...nodes.map(node => node.getBoundingClientRect().right))"
+    assert page.eval_on_selector_all(".main-svg, table", right) <= 700
     assert page.locator(".switches").is_hidden()
     assert visited.trouble == []
     visited.context.close()

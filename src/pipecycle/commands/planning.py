@@ -16,6 +16,7 @@ from pipecycle.commands.shared import (
     ConfigFile,
     DataSet,
     Delta,
+    Fleet,
     Groups,
     HarvestSpec,
     Json,
@@ -29,7 +30,7 @@ from pipecycle.commands.shared import (
 )
 from pipecycle.errors import InputError
 from pipecycle.files import writable
-from pipecycle.policies.registry import parameters
+from pipecycle.policies.registry import ELSEWHERE, parameters
 from pipecycle.runs.config import Config
 from pipecycle.runs.planning import model_of, priced_by_model
 from pipecycle.schedule.picture import pipeline
@@ -52,6 +53,7 @@ def plan(
     budget: Budget = None,
     trial: Trial = None,
     harvest: HarvestSpec = None,
+    fleet: Fleet = None,
     config: ConfigFile = None,
     set_: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Save the schedule to this .npz file.")] = None,
@@ -66,6 +68,7 @@ def plan(
         "policy.groups": groups,
         "delta": delta,
         "world.harvest": harvest,
+        "world.fleet": fleet,
         "world.clients": clients,
         "world.session": session,
         "world.slots": slots,
@@ -143,6 +146,8 @@ def policies(as_json: Json = False) -> None:
     width = max(map(len, rows))
     for name, (about, keys) in rows.items():
         print(f"{name:<{width}}  {about}  [{' '.join(keys)}]")
+    for name, where in ELSEWHERE.items():
+        print(f"{name:<{width}}  {where}")
 
 
 def _print(schedule: Schedule, as_json: bool, budget: float | None = None) -> None:

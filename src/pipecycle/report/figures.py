@@ -212,8 +212,12 @@ class _Figures:
             ("training", "training", "#5F6B76", ""),
             ("to_hub", "to hubs", "#98A3AD", "////"),
             ("to_server", "to the server", "#BFC7CE", "xxxx"),
+            ("download", "downloads", "#3D464E", "...."),
+            ("lost", "lost", "#A9542F", "\\\\\\\\"),
         ):
             values = np.array([row[key] for row in self.rows])
+            if key in ("download", "lost") and not values.any():
+                continue
             pane.barh(range(len(values)), values, 0.62, left, color=colour, hatch=hatch, edgecolor="white", label=name)
             left += values
         pane.set_xlabel("energy spent (units)")

@@ -174,10 +174,12 @@ function toTarget() {
 const PURPOSES = [
   ["training", "training", "#5F6B76", ""], ["to_hub", "to hubs", "#98A3AD", "/"],
   ["to_server", "to the server", "#BFC7CE", "x"],
+  ["download", "downloads", "#3D464E", "."], ["lost", "lost", "#A9542F", "\\"],
 ];
 function byPurpose() {
   const kept = shown();
-  const traces = PURPOSES.map(([key, name, fill, shape]) => ({
+  const paid = PURPOSES.filter(([key], at) => at < 3 || kept.some((k) => data.rows[k][key]));
+  const traces = paid.map(([key, name, fill, shape]) => ({
     type: "bar", orientation: "h", name, y: kept.map((_, at) => at), x: kept.map((k) => data.rows[k][key]),
     customdata: kept.map((k) => data.groups[k].label), width: 0.62,
     marker: { color: fill, pattern: { shape, size: 5, solidity: 0.35, fgcolor: theme.paper, fillmode: "overlay" } },
