@@ -18,7 +18,7 @@ from rich.console import Console
 
 from pipecycle import __version__
 from pipecycle.commands.shared import Json, check_execution
-from pipecycle.commands.sweeping import carry_out, duration, foresee, tell_failed
+from pipecycle.commands.sweeping import carry_out, foresee, how_long, tell_failed
 from pipecycle.files import writable_folder
 from pipecycle.runs import parquet
 from pipecycle.runs.config import Config
@@ -37,9 +37,7 @@ def reproduce(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUES", help="Some of the runs: policy=, groups=, delta=, data=iid|non-iid or part=."
-        ),
+        typer.Option(metavar="KEY=VALUES", help="Run only these: policy=, groups=, delta=, data=iid|non-iid or part=."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where runs and results go, and come from. \\[default: runs/paper]")
@@ -51,16 +49,18 @@ def reproduce(
         list[Path] | None, typer.Option(metavar="FILE", help="Take in results of another folder or machine.")
     ] = None,
     report: Annotated[
-        bool, typer.Option("--report", help="Set what is there beside the paper: tables, figures, claims.")
+        bool, typer.Option("--report", help="Write the report: tables, figures and claims beside the paper's.")
     ] = False,
     sensitivity: Annotated[
-        bool, typer.Option("--sensitivity", help="Instead of the grid: what the paper leaves open, varied.")
+        bool, typer.Option("--sensitivity", help="Instead of the grid: vary settings that the paper leaves open.")
     ] = False,
     regimes: Annotated[
         bool, typer.Option("--regimes", help="Instead of the grid: which reading of the training regime fits best.")
     ] = False,
     file: Annotated[Path | None, typer.Option(help="Another sweep file instead of the paper's.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would be and how long.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print the number of runs and the estimated time.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes on a CPU. \\[default: one per core]")] = None,
     save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 300.0,
@@ -107,10 +107,10 @@ def reproduce(
     name = selection.REGIMES if regimes else selection.SENSITIVITY if sensitivity else selection.PAPER
     sweep = selection.read(file or selection.experiment(name), trials, only or [])
     runs = dict(sweep.runs) if piece is None else selection.piece(sweep.runs, piece)
+    check_runs(Sweep(runs))
     folders = [
         folder for folder in Sweep(runs).folders(out / "runs") if folder.config.identity() not in known.identities
     ]
-    check_runs(Sweep(runs))
     _announce(console, runs, folders)
     if dry_run:
         expected = foresee(folders, device=device, workers=workers)
@@ -118,8 +118,7 @@ def reproduce(
             print(json.dumps(attrs.asdict(expected) | {"runs": len(runs)}))
         else:
             console.print(
-                f"{number(expected.steps)} client-steps to go at {number(round(expected.steps_per_second))} per second "
-                f"here: about {duration(expected.seconds)}.",
+                f"{number(expected.steps)} client-steps to go{how_long(expected, folders)}",
                 highlight=False,
             )
         return

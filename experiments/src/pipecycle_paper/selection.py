@@ -40,7 +40,7 @@ def read(path: Path, trials: str | None, only: Sequence[str] = ()) -> Sweep:
         else:
             runs = {name: config for name, config in runs.items() if str(columns(config).get(key)) in values}
     if not runs:
-        raise InputError(f"--only {' '.join(only)}: no run of {path.name} is like that")
+        raise InputError(f"--only {' '.join(only)}: no run of {path.name} matches")
     parts = {part: [name for name in names if name in runs] for part, names in sweep.parts.items()}
     return Sweep(runs, {part: names for part, names in parts.items() if names})
 

@@ -63,7 +63,7 @@ def compare(
         float | None, typer.Option(help="Units at which accuracy is compared. \\[default: 10000]")
     ] = None,
     target: Annotated[
-        float | None, typer.Option(help="Accuracy to ask the energy for. \\[default: 9/10 of the best]")
+        float | None, typer.Option(help="Target accuracy in percent. \\[default: 9/10 of the best]")
     ] = None,
     config: Annotated[
         Path | None,
@@ -136,8 +136,9 @@ def compare(
         lines = references(base, longest, home, device, lambda done, of: bar.update(task, completed=done, total=of))
         about = captions(schedules[0].clients, longest)
         means = {name: float(np.mean(values)) for name, values in lines.items()}
-        bar.update(task, description="writing the report", completed=0, total=None)
-        write(home / "report.html", page(records, target, references=means, captions=about))
+        bar.update(task, description="writing the report", completed=0, total=len(records))
+        text = page(records, target, references=means, captions=about, step=lambda: bar.advance(task))
+    write(home / "report.html", text)
     if as_json:
         rows = summary_rows(records, target)
         print(json.dumps({"folder": str(home), "rows": rows, "references": lines, "about": about, "failed": failed}))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import attrs
 import typer
 from rich.table import Table
 
@@ -31,7 +33,8 @@ from pipecycle.commands.shared import (
     settings,
 )
 from pipecycle.files import writable
-from pipecycle.policies.registry import parameters
+from pipecycle.policies.registry import policy_class
+from pipecycle.policies.settings import described
 from pipecycle.runs.config import Config
 from pipecycle.runs.planning import model_of, priced_by_model
 from pipecycle.schedule.picture import pipeline
@@ -131,17 +134,31 @@ def diff(
         raise typer.Exit(1)
 
 
-def policies(as_json: Json = False) -> None:
-    """The schedulers there are, and their settings."""
+def policies(
+    policy: PolicyName = None,
+    as_json: Json = False,
+) -> None:
+    """The schedulers there are, with every setting: its default, what it means, and what is allowed.
+
+    Example: pipecycle policies pipecycle"""
     from pipecycle.policies import REGISTRY
 
-    rows = {name: ((kind.__doc__ or "").strip(), list(parameters(kind))) for name, kind in REGISTRY.items()}
+    kinds = dict(REGISTRY) if policy is None else {policy: policy_class(policy)}
     if as_json:
-        print(json.dumps({name: {"about": about, "settings": keys} for name, (about, keys) in rows.items()}))
+        facts = {
+            name: {
+                "about": inspect.cleandoc(kind.__doc__ or ""),
+                "settings": {key: attrs.asdict(setting) for key, setting in described(kind).items()},
+            }
+            for name, kind in kinds.items()
+        }
+        print(json.dumps(facts, default=str))
         return
-    width = max(map(len, rows))
-    for name, (about, keys) in rows.items():
-        print(f"{name:<{width}}  {about}  [{' '.join(keys)}]")
+    for name, kind in kinds.items():
+        print(f"{name}: {inspect.cleandoc(kind.__doc__ or '')}")
+        for key, setting in described(kind).items():
+            default = "" if setting.default is None else f" = {setting.default}"
+            print(f"    {key}{default}  {setting}")
 
 
 def _print(schedule: Schedule, as_json: bool, budget: float | None = None) -> None:

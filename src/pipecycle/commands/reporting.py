@@ -17,11 +17,12 @@ from pipecycle.runs.records import load
 from pipecycle.screen import progress, screen
 
 Runs = Annotated[
-    list[Path], typer.Argument(help="Folders of runs, folders that hold such, or saved schedules.", show_default=False)
+    list[Path],
+    typer.Argument(help="Run folders, folders that contain run folders, or saved schedules.", show_default=False),
 ]
 Target = Annotated[
     float | None,
-    typer.Option(help="Accuracy in percent to ask the energy for; nine tenths of the best if not given."),
+    typer.Option(help="Target accuracy in percent; nine tenths of the best if not given."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object about what was written.")]
 

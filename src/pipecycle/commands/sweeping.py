@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,10 +22,12 @@ from pipecycle.commands.shared import (
     settings,
     stopped,
 )
+from pipecycle.data.catalogue import CATALOGUE
 from pipecycle.errors import InputError, shown
 from pipecycle.files import writable_folder, write
-from pipecycle.policies.registry import parameters, policy_class
-from pipecycle.runs.config import SECTIONS, Config, toml
+from pipecycle.policies.registry import policy_class
+from pipecycle.policies.settings import allowed, described
+from pipecycle.runs.config import BY_THE_MODEL, SECTIONS, Config, toml
 from pipecycle.runs.estimate import Estimate, estimate
 from pipecycle.runs.folders import clear
 from pipecycle.runs.parquet import Results, collect
@@ -87,8 +89,7 @@ def sweep(
         else:
             console.print(
                 f"{number(expected.runs)} runs, {number(expected.finished)} of them finished; "
-                f"{number(expected.steps)} client-steps to go at "
-                f"{number(round(expected.steps_per_second))} per second: about {duration(expected.seconds)}.",
+                f"{number(expected.steps)} client-steps to go{how_long(expected, folders)}",
                 highlight=False,
             )
         return
@@ -164,8 +165,6 @@ def clear_all(paths: Iterable[Path], console: Console) -> None:
 
 def check_data(folders: list[RunFolder]) -> None:
     """If no run has its data there is no use in beginning; one that has none among others is told at the end."""
-    from pipecycle.data.catalogue import CATALOGUE
-
     sets = [CATALOGUE.get(folder.config.data.name) for folder in folders if not folder.finished]
     if sets and all(entry is not None and not entry.cached() for entry in sets):
         assert sets[0] is not None
@@ -173,16 +172,27 @@ def check_data(folders: list[RunFolder]) -> None:
 
 
 def foresee(folders: list[RunFolder], *, device: str, workers: int | None) -> Estimate:
-    """How long they will take; with a bar, since every run is planned for it."""
-    check_data(folders)
+    """How long they will take, as far as the data to measure it are there; with a bar, since every run is planned."""
+    sets = [CATALOGUE.get(folder.config.data.name) for folder in folders if not folder.finished]
+    there = all(entry is None or entry.cached() for entry in sets)
     with progress() as bar:
-        task = bar.add_task("planning every run, then training for some seconds", total=None)
+        task = bar.add_task(f"planning every run{', then training for some seconds' * there}", total=None)
         return estimate(
             folders,
             device=device,
             workers=workers,
+            measure=there,
             tell=lambda done, total: bar.update(task, completed=done, total=total),
         )
+
+
+def how_long(expected: Estimate, folders: Sequence[RunFolder]) -> str:
+    """The end of a sentence about steps: how fast they go here, and how long that takes."""
+    if expected.seconds is None or expected.steps_per_second is None:
+        entries = (CATALOGUE.get(folder.config.data.name) for folder in folders)
+        missing = next(entry for entry in entries if entry is not None and not entry.cached())
+        return f"; how long that takes can be measured once `{missing.command}` has put {missing.name} into the cache."
+    return f" at {number(round(expected.steps_per_second))} per second here: about {duration(expected.seconds)}."
 
 
 def tell_failed(console: Console, failed: Mapping[str, str]) -> None:
@@ -230,16 +240,18 @@ def config(
 
 def annotated(chosen: Config) -> str:
     """The configuration as TOML with comments; fields that are not set are comments themselves."""
-    lines = ["[policy]", f'name = "{chosen.policy}"']
-    for key in parameters(policy_class(chosen.policy)):
-        value = chosen.settings.get(key)
-        lines.append(f"# {key} = ...  # the policy's own default" if value is None else f"{key} = {toml(value)}")
+    lines = ["[policy]", f"name = {toml(chosen.policy)}"]
+    for key, about in described(policy_class(chosen.policy)).items():
+        value = chosen.settings.get(key, None if key in BY_THE_MODEL else about.default)
+        lines.append(_line(key, value, str(about)))
     for name, kind in SECTIONS.items():
         lines += ["", f"[{name}]  # {kind.__doc__.strip().rstrip('.').lower()}"]
         for field in attrs.fields(kind):
-            value = getattr(getattr(chosen, name), field.name)
-            note = field.metadata["note"]
-            lines.append(
-                f"# {field.name} = ...  # {note}" if value is None else f"{field.name} = {toml(value)}  # {note}"
-            )
+            value, note, needs = getattr(getattr(chosen, name), field.name), field.metadata["note"], allowed(field)
+            lines.append(_line(field.name, value, f"{note}; {needs}" if needs and needs not in note else note))
     return "\n".join(lines) + "\n"
+
+
+def _line(key: str, value: Any, note: str) -> str:
+    said = f"# {key} = ..." if value is None else f"{key} = {toml(value)}"
+    return f"{said}  # {note}" if note else said

@@ -131,7 +131,10 @@ class DataSection:
     scale: str | None = field(
         default=None,
         validator=one_of(*SCALES),
-        metadata=_note("of bytes: standard, unit [0, 1], half [-1, 1] or centre [-.5, .5]; none is the set's own"),
+        metadata=_note(
+            "scaling of byte images: standard, unit [0, 1], half [-1, 1] or centre [-.5, .5]; if not set, the data "
+            "set's own"
+        ),
     )
 
 
