@@ -175,7 +175,7 @@ def _print(schedule: Schedule, as_json: bool, budget: float | None = None) -> No
         table.add_row(lead(name, ""), value)
     console.print(table, highlight=False)
     for warning in warnings(figures):
-        console.print(lead("Note:", f" {warning}", "bold yellow"))
+        console.print(lead("Note:", f" {warning}", "bold yellow"), soft_wrap=False)
 
 
 def _flat(figures: dict[str, Any], prefix: str = "") -> dict[str, Any]:
