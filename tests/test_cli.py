@@ -89,7 +89,7 @@ def test_save_show_and_diff(tmp_path: Path) -> None:
 
 def test_policies_teach_their_settings() -> None:
     text = run("policies").stdout
-    assert [line.split(":")[0] for line in text.splitlines() if not line.startswith(" ")] == list(REGISTRY)
+    assert [line.split(":")[0] for line in text.splitlines() if not line.startswith(" ")] == [*REGISTRY, "fedprox"]
     whole = "groups = 2  Groups in training at once, at most (G); a whole number of at least 1"
     assert f"    {whole}\n" in text
     settings = json.loads(run("policies", "--json").stdout)["fedavg"]["settings"]

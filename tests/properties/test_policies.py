@@ -15,16 +15,7 @@ from pipecycle.schedule.plan import Planning
 from pipecycle.schedule.schedule import Sent
 from pipecycle.world.energy import UNIT
 from pipecycle.world.lineage import Kind
-
-VARIANTS: dict[str, list[dict[str, Any]]] = {
-    "pipecycle": [{}, {"queue_threshold": 1}, {"rotation": "spread"}, {"relay_mix": 0.3}, {"interval": 1}],
-    "pipecycle+": [{}, {"queue_threshold": 1}, {"kappa": 0.5}, {"interval": 1}],
-    "cycp": [{}, {"step": "lag-stable"}, {"step": 0.4}],
-    "mifa": [{}, {"use_memory": False}],
-    "flda": [{}, {"phase": "global"}],
-    "fedseq": [{}, {"step": "lag-stable"}, {"mode": "chain", "patience": 15}],
-    "fedbacys": [{}, {"reference_refresh": "next_group"}, {"reference_refresh": "broadcast"}, {"step": "lag-stable"}],
-}
+from tests.properties.worlds import VARIANTS
 
 
 @st.composite
@@ -86,12 +77,12 @@ def test_every_policy_keeps_the_rules(world: tuple[str, dict[str, Any], dict[str
     composed = np.repeat(np.arange(len(versions)), np.diff(versions.base_at))
     assert (versions.base < composed).all()
 
-    # Recipes of models are affine: coefficients sum to one, weights to one (or zero for blends); memories have none.
-    whole = np.bincount(composed, versions.coefficient, len(versions))
+    # Recipes of models are affine: coefficients of models sum to one; memories are displacements and have none.
+    model = versions.kind[versions.base] != Kind.MEMORY
+    whole = np.bincount(composed[model], versions.coefficient[model], len(versions))
     memory = (versions.kind == Kind.MEMORY) | (versions.kind == Kind.INITIAL)
     assert (whole[memory] == 0).all()
-    if schedule.policy != "mifa":
-        assert np.allclose(whole[~memory], 1.0)
+    assert np.allclose(whole[~memory], 1.0)
 
     # Energy per session is its steps and its transmission.
     sent = np.where(sessions.receiver == Sent.NOT, 0, UNIT)

@@ -18,6 +18,7 @@ from pipecycle.commands.shared import (
     ConfigFile,
     DataSet,
     Delta,
+    Fleet,
     Groups,
     HarvestSpec,
     Json,
@@ -33,7 +34,7 @@ from pipecycle.commands.shared import (
     settings,
 )
 from pipecycle.files import writable
-from pipecycle.policies.registry import policy_class
+from pipecycle.policies.registry import ELSEWHERE, policy_class
 from pipecycle.policies.settings import described
 from pipecycle.runs.config import Config
 from pipecycle.runs.planning import model_of, priced_by_model
@@ -55,6 +56,7 @@ def plan(
     budget: Budget = None,
     trial: Trial = None,
     harvest: HarvestSpec = None,
+    fleet: Fleet = None,
     config: ConfigFile = None,
     set_: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Save the schedule to this .npz file.")] = None,
@@ -68,6 +70,7 @@ def plan(
         "policy.groups": groups,
         "delta": delta,
         "world.harvest": harvest,
+        "world.fleet": fleet,
         "world.clients": clients,
         "world.session": session,
         "world.slots": slots,
@@ -159,6 +162,8 @@ def policies(
         for key, setting in described(kind).items():
             default = "" if setting.default is None else f" = {setting.default}"
             print(f"    {key}{default}  {setting}")
+    for name, where in ELSEWHERE.items() if policy is None else ():
+        print(f"{name}: {where}")
 
 
 def _print(schedule: Schedule, as_json: bool, budget: float | None = None) -> None:

@@ -21,6 +21,7 @@ from pipecycle.runs.planning import planning
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.screen import progress
 from pipecycle.stopping import Interrupted
+from pipecycle.world.devices_file import load as load_fleet
 from pipecycle.world.specs import FORMS
 
 
@@ -56,6 +57,9 @@ Slots = Annotated[int | None, typer.Option(help="Horizon in slots. \\[default: 1
 Budget = Annotated[float | None, typer.Option(help="Stop once the fleet has spent this many units.")]
 Trial = Annotated[int | None, typer.Option(help="Picks weather and every random choice. \\[default: 0]")]
 HarvestSpec = Annotated[str | None, typer.Option(metavar="SPEC", help=f"Instead of --delta: {FORMS}.")]
+Fleet = Annotated[
+    str | None, typer.Option(help="A file of devices (.toml or .csv), or phones, boards, microcontrollers, satellites.")
+]
 ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", help="A TOML file with any of this (see `pipecycle config`); options win over it."),
@@ -74,7 +78,11 @@ DataSet = Annotated[
     typer.Option("--data", help="digits, fashion-mnist, cifar10 or an .npz file.", autocompletion=complete_data),
 ]
 Model = Annotated[
-    str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory.", autocompletion=complete_model)
+    str | None,
+    typer.Option(
+        help="mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory.",
+        autocompletion=complete_model,
+    ),
 ]
 PolicyName = Annotated[
     str | None,
@@ -163,6 +171,10 @@ def configured(
         if target in told:
             raise InputError(f"{told[target]} and {words}: give one of them, not both")
         told[target], options[target] = words, value
+    if "world.fleet" in options and "world.clients" not in options:
+        counts = load_fleet(options["world.fleet"]).counts
+        if counts is not None:  # a command's own default number of clients is no wish of the user's
+            options["world.clients"] = int(counts.sum())
     config = config.changed(options)
     if config.data.split is not None:
         for target in ("data.alpha", "data.samples", "world.clients"):
