@@ -180,8 +180,8 @@ def _table(rows: list[dict[str, Any]], base: Config) -> Table:
     where = "at the end" if base.world.budget is None else f"at {number(base.world.budget)} units"
     about = (
         f"Accuracy in percent {where}{judged}: mean ± deviation over trials. To the best: paired difference with its "
-        f"95 % interval (none if it is equal in all trials). To {goal:g} %: units and slots to reach it; (1 of 3) if only "
-        "some trials did. Energy: training / to hubs / to the server. Waste: sessions whose update was not used."
+        f"95 % interval (none if it is equal in all trials). To {goal:g} %: units and slots to reach it; (1 of 3) if "
+        "only some trials did. Energy: training / to hubs / to the server. Waste: sessions whose update was not used."
     )
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=about, caption_justify="left")
     table.add_column("scheduler", no_wrap=True)
