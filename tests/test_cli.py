@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from functools import partial
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from pipecycle.policies import REGISTRY
+from pipecycle.policies.settings import described
+from pipecycle.runs.config import Config, read_config
 from tests.commands import ctrl_c, pipecycle
 
 run = partial(pipecycle, columns=100)
@@ -84,11 +87,33 @@ def test_save_show_and_diff(tmp_path: Path) -> None:
     assert "trial" in run("diff", str(tmp_path / "a.npz"), str(tmp_path / "c.npz")).stdout
 
 
-def test_policies_has_one_line_each() -> None:
-    lines = run("policies").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == [*REGISTRY, "fedprox"]
-    assert lines[0].startswith("pipecycle ")
-    assert json.loads(run("policies", "--json").stdout)["fedavg"]["settings"] == ["epoch"]
+def test_policies_teach_their_settings() -> None:
+    text = run("policies").stdout
+    assert [line.split(":")[0] for line in text.splitlines() if not line.startswith(" ")] == [*REGISTRY, "fedprox"]
+    whole = "groups = 2  Groups in training at once, at most (G); a whole number of at least 1"
+    assert f"    {whole}\n" in text
+    settings = json.loads(run("policies", "--json").stdout)["fedavg"]["settings"]
+    assert settings == {
+        "epoch": {
+            "default": None,
+            "needs": "a whole number of at least 1",
+            "note": "Slots between two server steps (S); max(30, 1.5 sessions) if not given.",
+        }
+    }
+    assert run("policies", "fedavg").stdout.count("\n") == 2
+    for name, kind in REGISTRY.items():  # every setting of ours has its line
+        assert all(setting.note for setting in described(kind).values()), name
+
+
+def test_config_teaches_and_is_a_configuration(tmp_path: Path) -> None:
+    for name in REGISTRY:
+        text = run("config", name).stdout
+        (tmp_path / "c.toml").write_text(text)
+        assert read_config(tmp_path / "c.toml").identity() == Config(name).identity()
+    text = run("config", "pipecycle").stdout
+    assert 'rotation = "longest-idle"  # Who joins when more clients are eligible than fit; one of' in text
+    assert "lr = 0.05  # learning rate; above 0\n" in text
+    assert "the policy's own default" not in text
 
 
 @pytest.mark.parametrize(
@@ -111,6 +136,9 @@ def test_policies_has_one_line_each() -> None:
         ("plan pipecycle --budget -3", "budget = -3"),
         ("plan pipecycle --speed 3", "--speed"),
         ("plan", "POLICY"),
+        ("run", "POLICY"),
+        ("run pipecycle --set lr=0.1", "setting 'lr' of pipecycle: unknown, did you mean 'train.lr'?"),
+        ("config fedavg --set nonsense=0.1", "setting 'nonsense' of fedavg: unknown"),
         ("show nothing.npz", "nothing.npz: cannot be read"),
         ("dance", "dance"),
     ],
@@ -135,6 +163,41 @@ def test_help_teaches() -> None:
     text = run("plan", "--help").stdout
     for word in ("--harvest", "bernoulli:RATE", "--set", "Example"):
         assert word in text
+    for words in (["sweep"], ["compare"], ["deploy", "up"], ["run"], []):
+        assert "<bool>" not in run(*words, "--help").stdout
+    assert "A TOML file with [base], [matrix], trials and [[exclude]]." in run("sweep", "--help").stdout
+    text = " ".join(run("compare", "--help").stdout.replace("│", " ").split())
+    assert "A TOML file instead of the demo: what it does not say has the defaults of `pipecycle config`" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "complete"),
+    [
+        ("compare fedavg pipe", ["pipecycle", "pipecycle+"]),
+        ("run fedavg --model le", ["lenet"]),
+        ("run fedavg --data fa", ["fashion-mnist"]),
+        ("plan fedavg --set train.l", ["train.lr=", "train.lr_decay="]),
+    ],
+)
+def test_completion(words: str, complete: list[str]) -> None:
+    about = {
+        "_PIPECYCLE_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"pipecycle {words}",
+        "COMP_CWORD": str(len(words.split())),
+    }
+    program = str(Path(sys.executable).with_name("pipecycle"))
+    done = subprocess.run([program], capture_output=True, text=True, check=False, env={**os.environ, **about})
+    assert done.stdout.split() == complete
+
+
+def test_long_paths_are_not_broken_where_a_program_reads(tmp_path: Path) -> None:
+    folder = tmp_path / ("a-long-name-" * 8)
+    folder.mkdir()
+    done = pipecycle("plan", "fedavg", "--slots", "50", "--out", str(folder / "s.npz"), columns=60)
+    assert f"saved to {folder / 's.npz'}\n" in done.stdout
+    small = ("--clients", "5", "--slots", "60", "--device", "cpu")
+    done = pipecycle("run", "fedavg", *small, "--out", str(folder / "r"), columns=60)
+    assert f"In {folder / 'r'}: config.toml, schedule.npz, metrics.csv, model.safetensors.\n" in done.stdout
 
 
 def test_a_process_says_the_same(tmp_path: Path) -> None:
@@ -159,6 +222,6 @@ def test_ctrl_c_while_planning_leaves_nothing_behind(tmp_path: Path) -> None:
     done = ctrl_c("plan", "fedavg", "--clients", "200000", "--out", "s.npz", cwd=tmp_path, at="planning fedavg")
     assert done.returncode == 130
     assert done.stderr.splitlines()[-1] == (
-        "pipecycle: stopped; nothing is half-written, and the same command begins again"
+        "pipecycle: stopped; no file is half-written. Run the same command to start again"
     )
     assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipecycle import starting  # noqa: F401 (Ctrl-C is heard before what follows is imported)
 from pipecycle.errors import ActionError, BusyError, EnergyError, InputError
 from pipecycle.policies.registry import build
 from pipecycle.schedule.plan import plan

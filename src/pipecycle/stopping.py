@@ -40,7 +40,7 @@ def obey_signals() -> None:
             raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, obey)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if it is ignored, as in background jobs
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as it is in background jobs
         signal.signal(signal.SIGINT, obey)
 
 

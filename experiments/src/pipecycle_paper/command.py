@@ -18,7 +18,7 @@ from rich.console import Console
 
 from pipecycle import __version__
 from pipecycle.commands.shared import Json, check_execution
-from pipecycle.commands.sweeping import carry_out, duration, foresee, tell_failed
+from pipecycle.commands.sweeping import carry_out, foresee, how_long, tell_failed
 from pipecycle.files import writable_folder
 from pipecycle.runs import parquet
 from pipecycle.runs.config import Config
@@ -107,12 +107,10 @@ def reproduce(
     name = selection.REGIMES if regimes else selection.SENSITIVITY if sensitivity else selection.PAPER
     sweep = selection.read(file or selection.experiment(name), trials, only or [])
     runs = dict(sweep.runs) if piece is None else selection.piece(sweep.runs, piece)
-    folders = [
-        RunFolder(out / "runs" / name, config)
-        for name, config in runs.items()
-        if config.identity() not in known.identities
-    ]
     check_runs(Sweep(runs))
+    folders = [
+        folder for folder in Sweep(runs).folders(out / "runs") if folder.config.identity() not in known.identities
+    ]
     _announce(console, runs, folders)
     if dry_run:
         expected = foresee(folders, device=device, workers=workers)
@@ -120,8 +118,7 @@ def reproduce(
             print(json.dumps(attrs.asdict(expected) | {"runs": len(runs)}))
         else:
             console.print(
-                f"{number(expected.steps)} client-steps to go at {number(round(expected.steps_per_second))} per second "
-                f"here: about {duration(expected.seconds)}.",
+                f"{number(expected.steps)} client-steps to go{how_long(expected, folders)}",
                 highlight=False,
             )
         return

@@ -26,6 +26,7 @@ from pipecycle.commands.reporting import figures, report, tables
 from pipecycle.commands.shared import SAID
 from pipecycle.errors import LONGEST, InputError, own_code, sentence, shown
 from pipecycle.files import reason, write
+from pipecycle.starting import STOPPED
 from pipecycle.stopping import Terminated, obey_signals
 
 
@@ -94,7 +95,20 @@ _USAGE_ERRORS: tuple[type[Exception], ...] = tuple(
 @cache
 def _command() -> Any:
     """Made once: it takes longer than most mistakes."""
-    return typer.main.get_command(app)
+    command = typer.main.get_command(app)
+    _plain_flags(command)
+    return command
+
+
+def _plain_flags(command: Any) -> None:
+    """In the help, a flag has no type beside it."""
+    context = command.context_class(command, **command.context_settings)
+    for option in [*command.params, command.get_help_option(context)]:
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
+    for inner in getattr(command, "commands", {}).values():
+        inner.context_settings.setdefault("help_option_names", ["-h", "--help"])
+        _plain_flags(inner)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -114,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             traceback.print_exc()
         code = _told(error, given)
     if code in (130, 143):
-        print("pipecycle: stopped; nothing is half-written, and the same command begins again", file=sys.stderr)
+        print(STOPPED, file=sys.stderr)
     sys.exit(code % SAID)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import attrs
 import typer
 from rich.table import Table
 
@@ -21,16 +23,19 @@ from pipecycle.commands.shared import (
     HarvestSpec,
     Json,
     Model,
+    PolicyName,
     SessionLength,
     Settings,
     Slots,
     Trial,
     configured,
+    named,
     planned,
+    settings,
 )
-from pipecycle.errors import InputError
 from pipecycle.files import writable
-from pipecycle.policies.registry import ELSEWHERE, parameters
+from pipecycle.policies.registry import ELSEWHERE, policy_class
+from pipecycle.policies.settings import described
 from pipecycle.runs.config import Config
 from pipecycle.runs.planning import model_of, priced_by_model
 from pipecycle.schedule.picture import pipeline
@@ -40,9 +45,7 @@ from pipecycle.screen import lead, screen
 
 
 def plan(
-    policy: Annotated[
-        str | None, typer.Argument(help="A scheduler (see `pipecycle policies`), or your own as module:Class.")
-    ] = None,
+    policy: PolicyName = None,
     groups: Groups = None,
     data: DataSet = None,
     model: Model = None,
@@ -62,8 +65,7 @@ def plan(
     """Plan a scheduler against simulated batteries: who trains when, from which model, at what cost.
 
     Nothing is trained. Example: pipecycle plan pipecycle --groups 10 --delta 0.5 --set rotation=spread"""
-    if policy is None and config is None:
-        raise InputError("POLICY: name a scheduler (see `pipecycle policies`), or a --config that does")
+    named(policy, config)
     given = {
         "policy.groups": groups,
         "delta": delta,
@@ -77,7 +79,7 @@ def plan(
         "data.name": data,
         "train.model": model,
     }
-    chosen = configured(Config(), config, policy, given, set_)
+    chosen = configured(Config(), config, policy, given, settings(set_ or []))
     if out is not None:
         writable(out)
     schedule = planned(chosen)
@@ -135,19 +137,33 @@ def diff(
         raise typer.Exit(1)
 
 
-def policies(as_json: Json = False) -> None:
-    """The schedulers there are, and their settings."""
+def policies(
+    policy: PolicyName = None,
+    as_json: Json = False,
+) -> None:
+    """The schedulers there are, with every setting: its default, what it means, and what is allowed.
+
+    Example: pipecycle policies pipecycle"""
     from pipecycle.policies import REGISTRY
 
-    rows = {name: ((kind.__doc__ or "").strip(), list(parameters(kind))) for name, kind in REGISTRY.items()}
+    kinds = dict(REGISTRY) if policy is None else {policy: policy_class(policy)}
     if as_json:
-        print(json.dumps({name: {"about": about, "settings": keys} for name, (about, keys) in rows.items()}))
+        facts = {
+            name: {
+                "about": inspect.cleandoc(kind.__doc__ or ""),
+                "settings": {key: attrs.asdict(setting) for key, setting in described(kind).items()},
+            }
+            for name, kind in kinds.items()
+        }
+        print(json.dumps(facts, default=str))
         return
-    width = max(map(len, rows))
-    for name, (about, keys) in rows.items():
-        print(f"{name:<{width}}  {about}  [{' '.join(keys)}]")
-    for name, where in ELSEWHERE.items():
-        print(f"{name:<{width}}  {where}")
+    for name, kind in kinds.items():
+        print(f"{name}: {inspect.cleandoc(kind.__doc__ or '')}")
+        for key, setting in described(kind).items():
+            default = "" if setting.default is None else f" = {setting.default}"
+            print(f"    {key}{default}  {setting}")
+    for name, where in ELSEWHERE.items() if policy is None else ():
+        print(f"{name}: {where}")
 
 
 def _print(schedule: Schedule, as_json: bool, budget: float | None = None) -> None:
@@ -164,7 +180,7 @@ def _print(schedule: Schedule, as_json: bool, budget: float | None = None) -> No
         table.add_row(lead(name, ""), value)
     console.print(table, highlight=False)
     for warning in warnings(figures):
-        console.print(lead("Note:", f" {warning}", "bold yellow"))
+        console.print(lead("Note:", f" {warning}", "bold yellow"), soft_wrap=False)
 
 
 def _flat(figures: dict[str, Any], prefix: str = "") -> dict[str, Any]:

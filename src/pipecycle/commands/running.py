@@ -6,6 +6,8 @@ import json
 import os
 import re
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,27 +23,31 @@ from pipecycle.commands.shared import (
     DataSet,
     Delta,
     Fleet,
+    Fresh,
     Groups,
     HarvestSpec,
     Json,
     Model,
+    PolicyName,
     SessionLength,
     Settings,
     Slots,
     Trial,
     check_execution,
     configured,
+    named,
     planned,
+    settings,
     stopped,
 )
+from pipecycle.commands.sweeping import clear_all
 from pipecycle.data.augment import FORMS
 from pipecycle.files import writable_folder
 from pipecycle.runs.config import Config
-from pipecycle.runs.folders import clear
 from pipecycle.runs.planning import shares_of
 from pipecycle.runs.run import RunFolder, train_folders
 from pipecycle.schedule.summary import number
-from pipecycle.screen import lead, screen
+from pipecycle.screen import lead, progress, screen
 from pipecycle.stopping import Interrupted
 
 if TYPE_CHECKING:
@@ -49,12 +55,14 @@ if TYPE_CHECKING:
 
 
 def run(
-    policy: Annotated[str | None, typer.Argument(help="A scheduler, or your own as module:Class.")] = None,
+    policy: PolicyName = None,
     data: DataSet = None,
     model: Model = None,
     scale: Annotated[str | None, typer.Option(help="Of bytes: standard, unit, half or centre.")] = None,
     augment: Annotated[str | None, typer.Option(help=f"Random views of images: {FORMS}.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration of the labels. \\[default: IID]")] = None,
+    alpha: Annotated[
+        str | None, typer.Option(help="Dirichlet concentration of the labels, or iid. \\[default: iid]")
+    ] = None,
     groups: Groups = None,
     delta: Delta = None,
     clients: Clients = None,
@@ -69,7 +77,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="The run's folder. \\[default: runs/NAME]")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
     save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 60.0,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin again instead of resuming.")] = False,
+    fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
     """Plan a scheduler and train it on real data: accuracy against slots and energy, in a folder.
@@ -92,8 +100,9 @@ def run(
         "data.scale": scale,
         "train.augment": augment,
     }
+    named(policy, config)
     check_execution(device, save_every)
-    chosen = configured(Config(), config, policy, given, set_)
+    chosen = configured(Config(), config, policy, given, settings(set_ or []))
     conduct(chosen, out, device, save_every, fresh, as_json)
 
 
@@ -102,15 +111,15 @@ def conduct(config: Config, out: Path | None, device: str, save_every: float, fr
     path = out or Path("runs") / name(config)
     console = screen(stderr=as_json)
     writable_folder(path)
-    kept = clear(path) if fresh else []
-    if kept:
-        console.print(f"Not a run's, so left in {path}: {', '.join(kept)}.", highlight=False)
+    if fresh:
+        clear_all([path], console)
     folder = RunFolder(path, config)
-    if folder.damage is not None:
-        console.print(folder.damage, highlight=False, soft_wrap=True)
+    for about in (folder.note, folder.damage):
+        if about is not None:
+            console.print(f"{about}.", highlight=False, soft_wrap=True)
     if folder.finished:
         if not as_json:
-            console.print(f"{path} is finished already (--fresh begins again).", highlight=False)
+            console.print(f"{path} is already finished (--fresh trains it from scratch).", highlight=False)
     else:
         _train(folder, device, save_every, console)
     figures = folder.result()
@@ -142,16 +151,24 @@ def _train(folder: RunFolder, device: str, save_every: float, console: Console) 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     shares_of(folder.config)  # more clients than samples are refused before time is spent on planning
     folder.schedule = planned(folder.config)
+
+    def begun(_: Sequence[RunFolder]) -> None:
+        if folder.resumed is not None and folder.schedule is not None:
+            where = f"slot {number(folder.resumed)} of {number(folder.schedule.slots)}"
+            console.print(f"Resumes from {where}.", highlight=False)
+
+    train = partial(train_folders, [folder], device=device, save_every=save_every, begun=begun)
     try:
         if console.is_terminal:
             with Live(console=console, refresh_per_second=4, transient=True) as live:
-                train_folders(
-                    [folder], device=device, save_every=save_every, show=lambda engine: live.update(_display(engine))
-                )
+                live.update(lead("starting", f" {folder.config.policy}"))
+                train(show=lambda engine: live.update(_display(engine)))
         else:
-            train_folders([folder], device=device, save_every=save_every)
+            with progress() as bar:
+                task = bar.add_task(f"training {folder.config.policy}", total=None)
+                train(show=lambda engine: bar.update(task, completed=engine.steps_done, total=engine.steps_total))
     except Interrupted as stop:
-        console.print(f"Stopped; the same command resumes from {folder.path}.", highlight=False)
+        console.print(f"Stopped; run the same command again to resume {folder.path}.", highlight=False)
         raise stopped(stop) from None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +11,25 @@ import attrs
 import typer
 from rich.console import Console
 
-from pipecycle.commands.shared import ConfigFile, Json, Settings, check_execution, configured, stopped
+from pipecycle.commands.shared import (
+    ConfigFile,
+    Fresh,
+    Json,
+    PolicyName,
+    Settings,
+    check_execution,
+    configured,
+    settings,
+    stopped,
+)
+from pipecycle.data.catalogue import CATALOGUE
 from pipecycle.errors import InputError, shown
 from pipecycle.files import writable_folder, write
-from pipecycle.policies.registry import parameters, policy_class
-from pipecycle.runs.config import SECTIONS, Config, toml
+from pipecycle.policies.registry import policy_class
+from pipecycle.policies.settings import allowed, described
+from pipecycle.runs.config import BY_THE_MODEL, SECTIONS, Config, toml
 from pipecycle.runs.estimate import Estimate, estimate
+from pipecycle.runs.folders import clear
 from pipecycle.runs.parquet import Results, collect
 from pipecycle.runs.run import RunFolder
 from pipecycle.runs.sweep import check_runs, read_sweep
@@ -27,7 +40,7 @@ from pipecycle.stopping import Interrupted
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(help="A TOML file with [base], [matrix], trials and [[exclude]].")],
+    file: Annotated[Path, typer.Argument(help="A TOML file with \\[base], \\[matrix], trials and \\[\\[exclude]].")],
     out: Annotated[Path | None, typer.Option(help="Where the runs and results go. \\[default: runs/FILE]")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say how many runs and steps, and how long it will take.")
@@ -37,11 +50,25 @@ def sweep(
     on: Annotated[str, typer.Option(help="local, or ray to hand the runs to a Ray cluster.")] = "local",
     address: Annotated[str | None, typer.Option(help="The Ray cluster's address. \\[default: start one here]")] = None,
     save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 60.0,
+    fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
     """Run every combination of a matrix; finished runs are skipped, a stopped sweep resumes.
 
-    All checkpoints end up in one tidy file, results.parquet (and results.csv)."""
+    A run whose code or data (your modules, .npz and .csv files) has changed is trained again. All evaluations end up
+    in one tidy file, results.parquet (and results.csv). A file such as
+
+      trials = 3
+
+      \\[base.world]
+      clients = 40
+
+      \\[matrix]
+      policy = ["pipecycle", "fedavg(epoch=60)"]
+      groups = \\[2, 5]
+      alpha = \\[0.1, "iid"]
+
+    is 3 x 2 x (2 + 1) runs: fedavg has no groups."""
     if on not in ("local", "ray"):
         raise InputError(f"--on {shown(on)}: needs local or ray")
     check_execution(device, save_every, workers)
@@ -49,8 +76,12 @@ def sweep(
     check_runs(plan)
     home = out or Path("runs") / file.stem
     writable_folder(home)
-    folders = plan.folders(home)
     console = screen(stderr=as_json)
+    if fresh and dry_run:
+        raise InputError("--fresh and --dry-run: give one of them, not both")
+    if fresh:
+        clear_all([home / name for name in plan.runs], console)
+    folders = plan.folders(home)
     if dry_run:
         expected = foresee(folders, device=device, workers=workers)
         if as_json:
@@ -58,8 +89,7 @@ def sweep(
         else:
             console.print(
                 f"{number(expected.runs)} runs, {number(expected.finished)} of them finished; "
-                f"{number(expected.steps)} client-steps to go at "
-                f"{number(round(expected.steps_per_second))} per second: about {duration(expected.seconds)}.",
+                f"{number(expected.steps)} client-steps to go{how_long(expected, folders)}",
                 highlight=False,
             )
         return
@@ -72,7 +102,7 @@ def sweep(
         print(json.dumps({"runs": len(folders), "finished": done, "failed": failed, "rows": rows, "folder": str(home)}))
     else:
         console.print(f"{number(done)} of {number(len(folders))} runs finished.", highlight=False)
-        console.print(f"In {home}: {number(rows)} checkpoints in results.parquet and results.csv.", highlight=False)
+        console.print(f"In {home}: {number(rows)} evaluations in results.parquet and results.csv.", highlight=False)
         tell_failed(console, failed)
     if failed:
         raise typer.Exit(1)
@@ -92,18 +122,21 @@ def carry_out(
     """Execute with a bar; an interruption says how to resume.  `tally` is filled with how it went."""
     if not ray:
         check_data(folders)
-    damage = [folder.damage for folder in folders if folder.damage is not None]
-    if damage:
-        more = f" (and {number(len(damage) - 1)} more)" if len(damage) > 1 else ""
-        console.print(f"{damage[0]}{more}.", highlight=False, markup=False, soft_wrap=True)
+    for about in ([folder.damage for folder in folders], [folder.note for folder in folders]):
+        sentences = [sentence for sentence in about if sentence is not None]
+        if sentences:
+            more = f" (and {number(len(sentences) - 1)} more)" if len(sentences) > 1 else ""
+            console.print(f"{sentences[0]}{more}.", highlight=False, markup=False, soft_wrap=True)
+    count = sum(not folder.finished for folder in folders)
     with progress() as bar:
-        task = bar.add_task(f"{sum(not folder.finished for folder in folders)} runs", total=None)
+        task = bar.add_task(f"starting {_runs(count)}", total=None, visible=count > 0)
         said = 0
 
         def watch(tally: Tally) -> None:
             nonlocal said
             done, total = sum(tally.done.values()), sum(tally.total.values())
-            bar.update(task, completed=done, total=total or None)
+            words = f"training {_runs(count)}" if total else f"starting {_runs(count)}"
+            bar.update(task, description=words, completed=done, total=total or None)
             for note in tally.notes[said:]:
                 bar.console.print(note, highlight=False, markup=False, soft_wrap=True)
             said = len(tally.notes)
@@ -114,14 +147,24 @@ def carry_out(
             return execute(folders, device=device, workers=workers, save_every=save_every, watch=watch, tally=tally)
         except Interrupted as stop:
             bar.stop()
-            console.print("Stopped; the same command resumes from here.", highlight=False)
+            console.print("Stopped; run the same command again to resume.", highlight=False)
             raise stopped(stop) from None
+
+
+def _runs(count: int) -> str:
+    return f"{number(count)} run{'s' * (count != 1)}"
+
+
+def clear_all(paths: Iterable[Path], console: Console) -> None:
+    """Remove the files of runs, so that they start from scratch; what else lies in their folders stays."""
+    for path in paths:
+        kept = clear(path)
+        if kept:
+            console.print(f"Left in {path}, because these are not files of a run: {', '.join(kept)}.", soft_wrap=True)
 
 
 def check_data(folders: list[RunFolder]) -> None:
     """If no run has its data there is no use in beginning; one that has none among others is told at the end."""
-    from pipecycle.data.catalogue import CATALOGUE
-
     sets = [CATALOGUE.get(folder.config.data.name) for folder in folders if not folder.finished]
     if sets and all(entry is not None and not entry.cached() for entry in sets):
         assert sets[0] is not None
@@ -129,16 +172,27 @@ def check_data(folders: list[RunFolder]) -> None:
 
 
 def foresee(folders: list[RunFolder], *, device: str, workers: int | None) -> Estimate:
-    """How long they will take; with a bar, since every run is planned for it."""
-    check_data(folders)
+    """How long they will take, as far as the data to measure it are there; with a bar, since every run is planned."""
+    sets = [CATALOGUE.get(folder.config.data.name) for folder in folders if not folder.finished]
+    there = all(entry is None or entry.cached() for entry in sets)
     with progress() as bar:
-        task = bar.add_task("planning every run, then training for some seconds", total=None)
+        task = bar.add_task(f"planning every run{', then training for some seconds' * there}", total=None)
         return estimate(
             folders,
             device=device,
             workers=workers,
+            measure=there,
             tell=lambda done, total: bar.update(task, completed=done, total=total),
         )
+
+
+def how_long(expected: Estimate, folders: Sequence[RunFolder]) -> str:
+    """The end of a sentence about steps: how fast they go here, and how long that takes."""
+    if expected.seconds is None or expected.steps_per_second is None:
+        entries = (CATALOGUE.get(folder.config.data.name) for folder in folders)
+        missing = next(entry for entry in entries if entry is not None and not entry.cached())
+        return f"; how long that takes can be measured once `{missing.command}` has put {missing.name} into the cache."
+    return f" at {number(round(expected.steps_per_second))} per second here: about {duration(expected.seconds)}."
 
 
 def tell_failed(console: Console, failed: Mapping[str, str]) -> None:
@@ -168,7 +222,7 @@ def duration(seconds: float) -> str:
 
 
 def config(
-    policy: Annotated[str | None, typer.Argument(help="A scheduler, or your own as module:Class.")] = None,
+    policy: PolicyName = None,
     file: ConfigFile = None,
     set_: Settings = None,
     as_json: Json = False,
@@ -176,7 +230,7 @@ def config(
     """The whole configuration that a run would have, with a sentence for each field.
 
     What it prints is a valid configuration file."""
-    chosen = configured(Config(), file, policy, {}, set_)
+    chosen = configured(Config(), file, policy, {}, settings(set_ or []))
     if as_json:
         values: dict[str, Any] = {"policy": {"name": chosen.policy, **chosen.settings}}
         print(json.dumps(values | {name: attrs.asdict(getattr(chosen, name)) for name in SECTIONS}))
@@ -186,16 +240,18 @@ def config(
 
 def annotated(chosen: Config) -> str:
     """The configuration as TOML with comments; fields that are not set are comments themselves."""
-    lines = ["[policy]", f'name = "{chosen.policy}"']
-    for key in parameters(policy_class(chosen.policy)):
-        value = chosen.settings.get(key)
-        lines.append(f"# {key} = ...  # the policy's own default" if value is None else f"{key} = {toml(value)}")
+    lines = ["[policy]", f"name = {toml(chosen.policy)}"]
+    for key, about in described(policy_class(chosen.policy)).items():
+        value = chosen.settings.get(key, None if key in BY_THE_MODEL else about.default)
+        lines.append(_line(key, value, str(about)))
     for name, kind in SECTIONS.items():
         lines += ["", f"[{name}]  # {kind.__doc__.strip().rstrip('.').lower()}"]
         for field in attrs.fields(kind):
-            value = getattr(getattr(chosen, name), field.name)
-            note = field.metadata["note"]
-            lines.append(
-                f"# {field.name} = ...  # {note}" if value is None else f"{field.name} = {toml(value)}  # {note}"
-            )
+            value, note, needs = getattr(getattr(chosen, name), field.name), field.metadata["note"], allowed(field)
+            lines.append(_line(field.name, value, f"{note}; {needs}" if needs and needs not in note else note))
     return "\n".join(lines) + "\n"
+
+
+def _line(key: str, value: Any, note: str) -> str:
+    said = f"# {key} = ..." if value is None else f"{key} = {toml(value)}"
+    return f"{said}  # {note}" if note else said

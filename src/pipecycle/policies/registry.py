@@ -73,9 +73,16 @@ def named(name: str, what: str) -> Any:
 
 
 def build(name: str, options: Mapping[str, Any] | None = None) -> Policy:
-    """A policy with settings by name; text is converted to the type that the setting is declared with."""
-    found = policy_class(name)
-    return found(**typed(found, name, options or {}))
+    """A policy by its name or as `name(setting=value, ...)`, with settings by name; text is converted to the type that
+    the setting is declared with."""
+    from pipecycle.policies.spec import Spec
+
+    text.of("policy", name)
+    spec = Spec.of(name)
+    if spec.fields:
+        raise InputError(f"policy {shown(name)!r}: {next(iter(spec.fields))} is about a run, not about the policy")
+    found = policy_class(spec.policy)
+    return found(**(typed(found, spec.policy, spec.settings) | typed(found, spec.policy, options or {})))
 
 
 def typed(found: type[Policy], name: str, options: Mapping[str, Any]) -> dict[str, Any]:

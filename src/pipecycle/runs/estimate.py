@@ -7,8 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import numpy as np
 from attrs import frozen
 
+from pipecycle.runs.config import Config
+from pipecycle.runs.planning import plan_of
 from pipecycle.runs.run import RunFolder, prepare, watch
 from pipecycle.runs.workers import share
 
@@ -27,8 +30,9 @@ class Estimate:
     runs: int
     finished: int
     steps: int
-    steps_per_second: float
-    seconds: float
+    steps_per_second: float | None
+    """None, as the next, where the data to measure it with are missing."""
+    seconds: float | None
 
 
 class _Enough(Exception):
@@ -40,12 +44,12 @@ def estimate(
     *,
     device: str = "auto",
     workers: int | None = None,
+    measure: bool = True,
     tell: Callable[[int, int], None] | None = None,
 ) -> Estimate:
     """Plan every unfinished run to count its steps, and train some of a shard for two seconds to see how fast they go.
-    `tell` is given how many are planned, of how many."""
-    from pipecycle.train.job import Job
-
+    Without `measure` no data are needed, and sessions that no evaluated model needs are counted too.  `tell` is given
+    how many are planned, of how many."""
     shards = share(folders, device, workers)
     if not shards:
         return Estimate(len(folders), len(folders), 0, 0.0, 0.0)
@@ -56,16 +60,28 @@ def estimate(
     sample: list[Job] = []
     steps: dict[str, int] = {}
     for path in paths:
-        config = configs[path]
-        job = Job(*prepare(config), watch(config))
-        steps[path] = job.steps_total
-        sample += [job] if path in picked else []
+        if measure:
+            job = _job(configs[path])
+            steps[path] = job.steps_total
+            sample += [job] if path in picked else []
+        else:
+            schedule = plan_of(configs[path])
+            lengths = np.broadcast_to(schedule.length, (schedule.clients,))
+            steps[path] = int(lengths[schedule.sessions.client].sum())
         if tell is not None:
             tell(len(steps), len(paths))
+    if not measure:
+        return Estimate(len(folders), len(folders) - len(paths), sum(steps.values()), None, None)
     rate = _speed(sample, place)
     longest = max(sum(steps[path] for path, _ in shard) for _, shard in shards)
     seconds = longest / rate if rate else 0.0
     return Estimate(len(folders), len(folders) - len(paths), sum(steps.values()), rate * len(shards), seconds)
+
+
+def _job(config: Config) -> Job:
+    from pipecycle.train.job import Job
+
+    return Job(*prepare(config), watch(config))
 
 
 def _speed(jobs: Sequence[Job], device: str) -> float:

@@ -18,6 +18,7 @@ from attrs import evolve
 from pipecycle.data import CATALOGUE, Split, Task, dirichlet, iid, load, load_split
 from pipecycle.policies.registry import build, parameters, policy_class
 from pipecycle.runs.config import Config
+from pipecycle.runs.contents import digest
 from pipecycle.schedule.plan import Planning
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.stopping import die_with_parent
@@ -29,13 +30,21 @@ from pipecycle.world.streams import Ints, streams
 
 
 @cache
-def _task(name: str, scale: str | None) -> Task:
+def _task(name: str, scale: str | None, contents: str | None) -> Task:
     return load(name, scale)
 
 
 def task_of(config: Config) -> Task:
-    """The data of a configuration, loaded once: runs that share their data can be stacked."""
-    return _task(config.data.name, config.data.scale)
+    """The data of a configuration, loaded once: runs that share their data can be stacked.  A file that was written
+    since is loaded again."""
+    return _task(*_which(config))
+
+
+def _which(config: Config) -> tuple[str, str | None, str | None]:
+    """The name of the data, their scale, and the digest of a file."""
+    name = config.data.name
+    own = name not in CATALOGUE and Path(name).is_file()
+    return name, config.data.scale, digest(Path(name)) if own else None
 
 
 def split_of(config: Config) -> Split | None:
@@ -63,8 +72,8 @@ def shares_of(config: Config) -> Split:
 
 
 @cache
-def _judged(name: str, scale: str | None) -> Task:
-    task = _task(name, scale)
+def _judged(name: str, scale: str | None, contents: str | None) -> Task:
+    task = _task(name, scale, contents)
     return evolve(task, x_test=task.x_train, y_test=task.y_train)
 
 
@@ -74,7 +83,7 @@ def judged_of(config: Config) -> tuple[Task, Split]:
     split = shares_of(config)
     if config.look.on != "validation":
         return task_of(config), split
-    return _judged(config.data.name, config.data.scale), evolve(split, test=split.validation)
+    return _judged(*_which(config)), evolve(split, test=split.validation)
 
 
 def used_of(config: Config, split: Split | None, fleet: Devices | None) -> Ints | None:

@@ -18,7 +18,8 @@ from pipecycle.errors import InputError
 from pipecycle.files import reason, tidy, write
 from pipecycle.policies.registry import policy_class, revision
 from pipecycle.runs import folders as disk
-from pipecycle.runs.config import Config, TrainSection
+from pipecycle.runs.config import Config, TrainSection, read_recorded
+from pipecycle.runs.contents import changes, sealed
 from pipecycle.runs.planning import judged_of, plan_of, planned_ahead
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.summary import summarise
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from pipecycle.train.job import Job, Watch
     from pipecycle.train.problems import Problem, Training
 
+CONTENTS = "\n[contents]\n"
 Show = Callable[["Engine"], None]
+Begun = Callable[[Sequence["RunFolder"]], None]
 Failed = Callable[["RunFolder", BaseException], None]
 
 
@@ -78,25 +81,50 @@ class RunFolder:
     """A run on disk: `begin` gives its job, new or resumed, `save` and `finish` write what comes out."""
 
     def __init__(self, path: Path, config: Config) -> None:
-        self.path, self.config = path, config
+        self.path, self.config = path, sealed(config)
         self.schedule: Schedule | None = None
         """The plan, where somebody has made it already."""
+        self.resumed: int | None = None
+        """The slot of the last evaluation in the checkpoint that the run was resumed from."""
+        self.note: str | None = None
+        """What the user should know about the run that the folder holds."""
         self.checkpoint = path / disk.CHECKPOINT
         self.lock = disk.Lock(path)
-        known = path / "config.toml"
-        if known.exists() and known.read_text(errors="replace") != config.text():
-            number = revision(policy_class(config.policy))
-            former = known.read_text(errors="replace") == config.text().replace(f"revision = {number}\n", "", 1)
-            other = (
-                f"of an earlier {config.policy}, which was another algorithm"
-                if former
-                else "with another configuration"
-            )
-            raise InputError(f"{path}: holds a run {other}; choose another folder, or --fresh")
+        if self.outdated:
+            self._compare(config)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the folder holds a run with other code or data."""
+        known = self.path / "config.toml"
+        return known.exists() and known.read_text(errors="replace") != self.config.text()
+
+    def _compare(self, given: Config) -> None:
+        """Refuse a folder with another configuration; note one with other code or data."""
+        known = self.path / "config.toml"
+        text, mine = known.read_text(errors="replace"), self.config.text()
+        if text.partition(CONTENTS)[0].rstrip() == mine.partition(CONTENTS)[0].rstrip():
+            before = read_recorded(known).contents
+            if before or not disk.finished(self.path):
+                why = changes(before, self.config.contents) if before else "it does not say with which files it began"
+                self.note = f"{self.path}: {why}, so the run starts again"
+            else:  # a run of before contents were recorded: nobody can say, and a result is not thrown away for that
+                listed = ", ".join(sorted(self.config.contents)[:3])
+                self.note = f"{self.path}: does not record with which {listed} it was made (--fresh trains it again)"
+                self.config = given
+            return
+        number = revision(policy_class(self.config.policy))
+        former = text == mine.replace(f"revision = {number}\n", "", 1)
+        other = (
+            f"of an earlier {self.config.policy}, which was another algorithm"
+            if former
+            else "with another configuration"
+        )
+        raise InputError(f"{self.path}: holds a run {other}; choose another folder, or --fresh")
 
     @property
     def finished(self) -> bool:
-        return disk.finished(self.path)
+        return disk.finished(self.path) and not self.outdated
 
     @property
     def damage(self) -> str | None:
@@ -120,7 +148,6 @@ class RunFolder:
         if self.finished:
             self.release()
             return False
-        (self.path / "result.json").unlink(missing_ok=True)  # it was damaged
         tidy(self.path)
         tidy(self.checkpoint.parent)
         return True
@@ -148,11 +175,16 @@ class RunFolder:
             raise InputError(f"{self.path}: cannot be written ({reason(error)})") from None
         if not self.take():
             return None
+        (self.path / "result.json").unlink(missing_ok=True)  # it is damaged, or of other code or data
+        if self.outdated:
+            for name in (disk.CHECKPOINT, "metrics.csv", "model.safetensors"):
+                (self.path / name).unlink(missing_ok=True)
         write(self.path / "config.toml", self.config.text())
         schedule.save(self.path / "schedule.npz")
         self.identity = f"{self.config.identity()}/{schedule.digest()}"
         if self.checkpoint.exists():
             load_job(job, self.checkpoint, self.identity, like)
+            self.resumed = job.history.final.slot if job.history.rows else 0
         return job
 
     def save(self, job: Job) -> None:
@@ -191,12 +223,14 @@ def train_folders(
     failed: Failed | None = None,
     planners: int = 1,
     stop: Stop | None = None,
+    begun: Begun | None = None,
 ) -> Pace:
     """Bring all runs to their end, stacked, saving every so many seconds and when asked to stop: by `stop`, or without
     it by Ctrl-C and SIGTERM.
 
     A run that cannot begin, whatever the reason (`Busy`: another process has it), is handed to `failed`, if there is
-    one, and does not stop the others.  `planners` is how many processes plan.  Returns how fast it went."""
+    one, and does not stop the others.  `begun` is given those that could, each with the slot that it resumes from.
+    `planners` is how many processes plan.  Returns how fast it went."""
     seconds.of("save_every", save_every)
     jobs: list[tuple[RunFolder, Job]] = []
     unfinished: dict[int, tuple[RunFolder, Job]] = {}
@@ -235,6 +269,8 @@ def train_folders(
                     failed(folder, error)
                 else:
                     jobs += [(folder, job)] if job is not None else []
+        if begun is not None:
+            begun([folder for folder, _ in jobs])
         import torch
 
         from pipecycle.train.engine import pick_device, train_many

@@ -21,7 +21,7 @@ from attrs import asdict, define, field
 
 from pipecycle.errors import InputError, sentence
 from pipecycle.runs.config import sections
-from pipecycle.runs.folders import Busy, finished, spent
+from pipecycle.runs.folders import Busy, spent
 from pipecycle.runs.run import Pace, RunFolder, train_folders
 from pipecycle.stopping import Interrupted, Stop, die_with_parent, listening
 from pipecycle.world.specs import parse_harvest
@@ -154,7 +154,7 @@ def execute(
 def _later(worker: Worker, tally: Tally) -> list[Shard]:
     """The runs to retry after a worker has ended.  Each gets a process of its own, so that a run that kills its process
     does not stop others."""
-    lost = [run for run in worker.shard if run[0] not in tally.failed and not finished(Path(run[0]))]
+    lost = [run for run in worker.shard if run[0] not in tally.failed and not _folder(*run).finished]
     how = tally.ended[worker.number]
     if lost:
         tally.done.pop(worker.number, None)
@@ -163,9 +163,7 @@ def _later(worker: Worker, tally: Tally) -> list[Shard]:
         tally.failed |= {path: how for path, _ in lost}
         return list(worker.later)
     if lost:
-        tally.notes.append(
-            f"A worker did not finish ({how}); its {len(lost)} unfinished runs are tried again, one by one."
-        )
+        tally.notes.append(f"A worker stopped early ({how}); its {len(lost)} runs are retried one by one.")
     return [[run] for run in lost]
 
 
@@ -225,6 +223,14 @@ def units_left(folder: RunFolder) -> float:
     return max(0.0, units - spent(folder.path))
 
 
+def _folder(path: str, text: str) -> RunFolder:
+    """The folder of a run that somebody asked for, with the code and data of then."""
+    folder = RunFolder(Path(path), sections(tomllib.loads(text), path))
+    if folder.config.text() != text:
+        raise InputError("code or data has changed since the command was given; run it again")
+    return folder
+
+
 def _serve(number: int, shard: Shard, device: str, save_every: float, line: Any) -> None:
     """A worker's process: it ends when it is asked to stop, or when its parent is gone."""
     die_with_parent()
@@ -273,6 +279,11 @@ def work(
         over.add(path)
         tell(("failed", number, (path, sentence(error))))
 
+    def begun(folders: Sequence[RunFolder]) -> None:
+        slots = [folder.resumed for folder in folders if folder.resumed is not None]
+        if slots:
+            tell(("note", number, f"Worker {number + 1}: {_resumed(slots)}"))
+
     def attempt(folders: list[RunFolder], planners: int = 1) -> None:
         try:
             paces.append(
@@ -284,6 +295,7 @@ def work(
                     failed=fail,
                     planners=planners,
                     stop=stop,
+                    begun=begun,
                 )
             )
         except Interrupted as stopped:
@@ -298,7 +310,7 @@ def work(
                     attempt([folder])
 
     try:
-        folders = [RunFolder(Path(path), sections(tomllib.loads(text), path)) for path, text in shard]
+        folders = [_folder(path, text) for path, text in shard]
         attempt(folders, 1 if device == "cpu" else os.cpu_count() or 1)  # on a CPU every core has a worker of its own
         while busy:
             time.sleep(PATIENCE)
@@ -311,10 +323,20 @@ def work(
     except (Exception, SystemExit) as error:
         how = sentence(error)
     if paces:
-        seconds = sum(pace.seconds for pace in paces)
-        runs, steps = sum(pace.runs for pace in paces), sum(pace.steps for pace in paces)
-        tell(("pace", number, asdict(Pace(paces[0].device, runs, steps, seconds))))
+        tell(("pace", number, asdict(_together(paces))))
     tell(("end", number, how))
+
+
+def _resumed(slots: Sequence[int]) -> str:
+    if len(slots) == 1:
+        return f"1 run resumes from slot {slots[0]:,}."
+    where = f"slot {slots[0]:,}" if len(set(slots)) == 1 else f"slots {min(slots):,} to {max(slots):,}"
+    return f"{len(slots)} runs resume from {where}."
+
+
+def _together(paces: Sequence[Pace]) -> Pace:
+    seconds = sum(pace.seconds for pace in paces)
+    return Pace(paces[0].device, sum(pace.runs for pace in paces), sum(pace.steps for pace in paces), seconds)
 
 
 def execute_on_ray(
@@ -360,8 +382,8 @@ def execute_on_ray(
     if heard:
         raise Interrupted(heard[0])
     for number, shard in enumerate(shards):
-        lost = (path for path, _ in shard if path not in tally.failed and not finished(Path(path)))
-        tally.failed |= {path: tally.ended.get(number, "its task ended without a message") for path in lost}
+        lost = (path for path, text in shard if path not in tally.failed and not _folder(path, text).finished)
+        tally.failed |= {path: tally.ended.get(number, "its Ray task ended without a result") for path in lost}
     return tally.failed
 
 

@@ -41,12 +41,18 @@ class Look:
     early_stop: EarlyStop = field(
         default="off",
         validator=one_of(*get_args(EarlyStop)),
-        metadata={"note": "the paper's rule, as printed or armed late"},
+        metadata={
+            "note": "early stopping: off, literal (the paper's rule) or late (the rule, only above 15 % accuracy or "
+            "after a fifth of the slots)"
+        },
     )
     served: str | None = field(
         default=None,
         validator=served,
-        metadata={"note": "evaluate a mean, of all live chains (chains) or of the last K published models (mean:K)"},
+        metadata={
+            "note": "model to evaluate: the published one (not set), the mean of all live chains (chains) or of the "
+            "last K published models (mean:K)"
+        },
     )
     on: str | None = field(
         default=None,

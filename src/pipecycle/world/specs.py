@@ -41,9 +41,24 @@ def check_harvest(spec: str) -> None:
     _parse(spec, _unread)
 
 
-def _unread(path: str) -> Trace:
+def files(spec: str) -> list[str]:
+    """The files that a harvest is read from."""
+    found: list[str] = []
+
+    def note(path: str) -> Trace:
+        found.append(path)
+        return _unread(path)
+
+    _parse(spec, note)
+    return found
+
+
+class _Unread(Trace):
     """In place of a file."""
-    return Trace(np.zeros((1, 1)), 1.0, Path(path).name)
+
+
+def _unread(path: str) -> Trace:
+    return _Unread(np.zeros((1, 1)), 1.0, Path(path).name)
 
 
 def _parse(spec: str, reading: Read) -> Placed:
@@ -66,7 +81,8 @@ def _parse(spec: str, reading: Read) -> Placed:
     if kind == "csv" and rest:
         path, options = _options(rest, ("day",))
         days = {key: _whole(key, value) for key, value in options.items()}
-        return Always() if reading is _unread else Table(reading(path), **days)
+        trace = reading(path)
+        return Always() if isinstance(trace, _Unread) else Table(trace, **days)
     raise InputError(f"harvest {shown(spec)!r}: needs {FORMS}")
 
 

@@ -1,0 +1,92 @@
+"""Whoever waits for a command is told what it does, with a terminal and without; Ctrl-C is never a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipecycle import screen
+from tests.commands import PATIENCE, ctrl_c, end, pipecycle, process, until
+
+SMALL = ("--clients", "6", "--slots", "200", "--budget", "300", "--trials", "1", "--device", "cpu", "--workers", "1")
+
+
+def test_ctrl_c_while_the_command_is_imported(tmp_path: Path) -> None:
+    """Python says what it imports: attrs is among the first of what the package needs."""
+    command = [sys.executable, "-X", "importtime", "-m", "pipecycle", "plan", "fedavg"]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert running.stderr is not None
+    for line in running.stderr:
+        if line.rstrip().endswith("| attr._config") or "attr._" in line:
+            running.send_signal(signal.SIGINT)
+            break
+    _, rest = running.communicate(timeout=PATIENCE)
+    assert running.returncode == 130
+    assert rest.splitlines()[-1] == "pipecycle: stopped; no file is half-written. Run the same command to start again"
+    assert "Traceback" not in rest
+
+
+def test_a_program_that_uses_the_library_keeps_its_own_ctrl_c() -> None:
+    code = "import signal, pipecycle; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_bar_says_what_it_does_and_lines_and_report_have_one(tmp_path: Path) -> None:
+    done = ctrl_c("compare", "fedavg", *SMALL, "--out", "c", cwd=tmp_path, at="writing the report")
+    assert done.stdout.startswith("Comparing 1 scheduler in 1 trial: 6 clients, 200 slots, bernoulli:0.5, 300 units, ")
+    order = [done.stderr.index(words) for words in ("starting 1 run", "training 1 run", "training the reference lines")]
+    assert order == sorted(order)
+
+
+def test_lines_now_and_then_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen, "FIRST", 0.01)
+    monkeypatch.setattr(screen, "NEXT", 0.01)
+    with screen.progress() as bar:
+        task = bar.add_task("counting", total=4)
+        bar.update(task, completed=1)
+        said = ""
+        limit = time.monotonic() + PATIENCE
+        while said.count("counting 25 %\n") < 2:
+            said += capsys.readouterr().err
+            assert time.monotonic() < limit
+    after = capsys.readouterr().err
+    assert set((said + after).splitlines()) <= {"counting 0 %", "counting 25 %"}
+
+
+def test_a_resumed_sweep_says_from_where(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(
+        "[base.world]\nclients = 10\nslots = 600\n[base.train]\nmodel = 'lenet'\n[base.look]\nevery = 30\n"
+        "[base.policy]\nname = 'fedavg'\n"
+    )
+    options = ("sweep", "s.toml", "--out", "s", "--device", "cpu", "--save-every", "0.05")
+    running = process(*options, cwd=tmp_path)
+    until(lambda: list((tmp_path / "s").glob("*/checkpoint/state.safetensors")), running)
+    end(running, signal.SIGINT)
+    (state,) = (tmp_path / "s").glob("*/metrics.csv")
+    slot = int(state.read_text().splitlines()[-1].split(",")[0]) if state.read_text().count("\n") > 1 else 0
+    terminal, stderr = os.openpty()
+    resumed = process(*options, cwd=tmp_path, stderr=stderr)
+    os.close(stderr)
+    out = ""
+    while True:
+        try:
+            out += os.read(terminal, 65536).decode(errors="replace")
+        except OSError:
+            break
+    resumed.communicate(timeout=PATIENCE)
+    os.close(terminal)
+    assert f"Worker 1: 1 run resumes from slot {slot:,}." in out
+
+
+def test_a_run_without_a_policy_asks_for_one(tmp_path: Path) -> None:
+    done = pipecycle("run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "POLICY: name a scheduler (see `pipecycle policies`), or a --config that does" in done.stderr
