@@ -147,7 +147,6 @@ def _runs(groups: Sequence[Group]) -> str:
             metrics = record.metrics
             reached = "-" if metrics is None else f"{metrics.accuracy[metrics.at_budget]:.1f}"
             spent = number(round(record.figures["energy"]["spent"]))
-            name = record.path.name or str(record.path)
-            cells.append((group.label, str(record.trial), record.state, reached, spent, name))
+            cells.append((group.label, str(record.trial), record.state, reached, spent, record.name))
     head = ("Scheduler", "Trial", "State", "Accuracy (%)", "Spent (units)", "Folder")
     return html_table(TextTable("Every run", head, tuple(cells)))

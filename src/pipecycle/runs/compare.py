@@ -9,21 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from attrs import evolve, frozen
+from attrs import evolve
 
 from pipecycle.data import Split
 from pipecycle.files import write
 from pipecycle.policies import Isolated
 from pipecycle.policies.registry import parameters, policy_class
+from pipecycle.runs.comparison import Comparison, trained
 from pipecycle.runs.config import Config
-from pipecycle.runs.run import prepare, watch
+from pipecycle.runs.run import prepare
 from pipecycle.runs.sweep import Sweep, expand
 from pipecycle.schedule.plan import plan
 from pipecycle.world.harvest import Always
 
 if TYPE_CHECKING:
-    import pandas
-
     from pipecycle.schedule.schedule import Schedule
     from pipecycle.train.job import Job
     from pipecycle.train.problems import Problem
@@ -51,53 +50,11 @@ def comparison(base: Config, policies: Sequence[str] = POLICIES, trials: int = 3
     return expand(base, {"policy": list(policies), **({"groups": [groups]} if grouped else {})}, trials)
 
 
-@frozen(eq=False)
-class Comparison:
-    """Runs of several policies on the same trials."""
-
-    jobs: Mapping[tuple[str, int], Job]
-    """By policy and trial."""
-
-    def frame(self) -> pandas.DataFrame:
-        """All checkpoints: policy, trial, slot, energy, accuracy, ..."""
-        import pandas
-
-        frames = []
-        for (policy, trial), job in self.jobs.items():
-            frame = job.history.frame()
-            frame.insert(0, "policy", policy)
-            frame.insert(1, "trial", trial)
-            frames.append(frame)
-        return pandas.concat(frames, ignore_index=True)
-
-    def table(self) -> pandas.DataFrame:
-        """Accuracy at the budget by policy, mean and deviation over the trials, and what was spent."""
-        import pandas
-
-        rows = [
-            {"policy": policy, "accuracy": job.history.at_budget.accuracy, "energy": job.history.at_budget.energy}
-            for (policy, _), job in self.jobs.items()
-        ]
-        grouped = pandas.DataFrame(rows).groupby("policy")
-        summary = grouped["accuracy"].agg(["mean", "std"]).join(grouped["energy"].mean())
-        return summary.sort_values("mean", ascending=False)
-
-    def __repr__(self) -> str:
-        return f"Comparison({len({policy for policy, _ in self.jobs})} policies)\n{self.table().round(2)}"
-
-
 def compare(
     policies: Sequence[str] = POLICIES, trials: int = 3, groups: int = 5, base: Config = DEMO, device: str = "auto"
 ) -> Comparison:
     """The same as `pipecycle compare`, in this process and without files: everything stacked on one device."""
-    from pipecycle.train.engine import train_many
-    from pipecycle.train.job import Job
-
-    jobs = {}
-    for config in comparison(base, policies, trials, groups).runs.values():
-        jobs[config.policy, config.world.trial] = Job(*prepare(config), watch(config), name=config.policy)
-    train_many(list(jobs.values()), device=device, precision=base.train.precision)  # type: ignore[arg-type]
-    return Comparison(jobs)
+    return trained(comparison(base, policies, trials, groups).runs.values(), device)
 
 
 def captions(clients: int, slots: Mapping[int, int]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from pipecycle.checks import MOST_CLIENTS, MOST_SLOTS, at_least, some_units
 from pipecycle.errors import InputError, shown
+from pipecycle.policies.registry import build
 from pipecycle.schedule.assemble import about, record
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.slots import steps
@@ -25,7 +26,7 @@ _NOBODY: Ints = np.empty(0, np.int64)
 
 
 def plan(
-    policy: Policy,
+    policy: Policy | str,
     harvest: Harvest | float | str = 0.5,
     clients: int = 100,
     slots: int = 15_000,
@@ -40,11 +41,15 @@ def plan(
 ) -> Schedule:
     """The schedule of a policy: `slots` slots, or up to the first at whose end `budget` units have been spent.
 
+    `policy` may be a name, with settings if there are any, as on the command line: `pipecycle(groups=3)`.
     `harvest` may be a charging probability, or a description such as `markov:0.3,10`.  `session`, `capacity`,
     `initial`, `samples` and the costs are one figure for all clients or one per client.  Updates count by `samples`,
-    those that a session uses (`Problem.samples`); without them they count alike."""
+    those that a session uses (`Problem.samples`); without them they count alike.
+
+    >>> plan("pipecycle(groups=3)", harvest="markov:0.3,12", clients=20, slots=600)
+    """
     run = Planning(
-        policy,
+        build(policy) if isinstance(policy, str) else policy,
         harvest,
         clients,
         slots,

@@ -9,7 +9,7 @@ import zipfile
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -21,9 +21,13 @@ from pipecycle.errors import InputError, shown
 from pipecycle.files import write
 from pipecycle.schedule.ancestry import Ancestry
 from pipecycle.schedule.verify import verify
+from pipecycle.showing import Shown
 from pipecycle.world.energy import UNIT, units
 from pipecycle.world.lineage import Floats
 from pipecycle.world.streams import Ints
+
+if TYPE_CHECKING:
+    import pandas
 
 FORMAT = 1
 Array = NDArray[Any]
@@ -144,8 +148,19 @@ class Energy:
 
 
 @frozen(eq=False, slots=False)
-class Schedule:
-    """A planned (or lived) run.  `meta` holds what was asked for; the rest is what happened."""
+class Schedule(Shown):
+    """A planned (or lived) run.  `meta` holds what was asked for; the rest is what happened.
+
+    >>> from pipecycle import plan
+    >>> schedule = plan("pipecycle", harvest=1.0, clients=8, slots=100)
+    >>> schedule
+    Schedule(pipecycle, 8 clients, 100 slots, trial 0: 28 sessions, 6 aggregations, 512 units)
+    >>> schedule.fairness(), schedule.budget_slot(400)
+    (0.98, 81)
+    >>> print(schedule.summary())
+    >>> schedule.frame()[["client", "start", "end", "reference", "status"]].head(3)
+    >>> schedule.plot("participation")
+    """
 
     meta: dict[str, Any]
     sessions: Sessions
@@ -230,6 +245,25 @@ class Schedule:
             group = self.ancestry.event_of_session
             kept = np.flatnonzero(group > 0)
         return busy_groups(group[kept], sessions.start[kept], end[kept], self.slots)
+
+    def frame(self) -> pandas.DataFrame:
+        """A row per session: client, first and last slot, reference, when and to whom it was sent, units, status."""
+        import pandas
+
+        rows = self.sessions
+        words = {kind: [member.name.lower().replace("_", " ") for member in kind] for kind in (Status, Sent)}
+        return pandas.DataFrame(
+            {
+                "client": rows.client,
+                "start": rows.start,
+                "end": rows.end,
+                "reference": rows.reference,
+                "sent": rows.sent,
+                "receiver": [words[Sent][code] for code in rows.receiver.tolist()],
+                "energy": rows.spent / UNIT,
+                "status": [words[Status][code] for code in rows.status.tolist()],
+            }
+        )
 
     # Identity.
 
