@@ -106,7 +106,8 @@ def summary(what: What) -> str:
 
 def html(what: What) -> str:
     """What a notebook shows: a heading, a picture, tables and notes."""
-    parts = [_STYLE, f"<h4>{markup.escape(title(what))}</h4>"]
+    heading = "p" if isinstance(what, Comparison) else "h4"
+    parts = [_STYLE, f"<{heading}>{markup.escape(title(what))}</{heading}>"]
     if isinstance(what, Comparison):
         said = story.outcome(what.groups, summary_rows(what.groups))
         parts.append(f"<ul>{''.join(f'<li>{markup.escape(text)}</li>' for text in said)}</ul>")
