@@ -8,7 +8,7 @@ from pathlib import Path
 import pipecycle
 
 HOME = Path(pipecycle.__file__).parent
-SHARED = ["errors", "checks", "files", "arrays", "screen", "stopping"]
+SHARED = ["errors", "checks", "files", "arrays", "screen", "showing", "stopping"]
 ROOMS = [
     "world",
     "policies",

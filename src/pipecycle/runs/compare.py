@@ -53,7 +53,15 @@ def comparison(base: Config, policies: Sequence[str] = POLICIES, trials: int = 3
 def compare(
     policies: Sequence[str] = POLICIES, trials: int = 3, groups: int = 5, base: Config = DEMO, device: str = "auto"
 ) -> Comparison:
-    """The same as `pipecycle compare`, in this process and without files: everything stacked on one device."""
+    """The same as `pipecycle compare`, in this process and without files: everything stacked on one device.
+
+    >>> from pipecycle import compare
+    >>> from pipecycle.runs.compare import DEMO
+    >>> small = DEMO.changed({"world.clients": 8, "world.slots": 200, "world.budget": 800.0})
+    >>> result = compare(["fedavg", "pipecycle+"], trials=2, groups=2, base=small)
+    >>> result.table().columns.tolist()
+    ['mean', 'std', 'energy']
+    """
     return trained(comparison(base, policies, trials, groups).runs.values(), device)
 
 

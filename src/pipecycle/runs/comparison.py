@@ -92,7 +92,8 @@ class Comparison(Shown):
 
     def __repr__(self) -> str:
         trials = len({record.trial for group in self.groups for record in group.records})
-        return f"Comparison({len(self.groups)} schedulers, {trials} trials)\n{self.table().round(2)}"
+        size = f"{len(self.groups)} scheduler{'s' * (len(self.groups) != 1)}, {trials} trial{'s' * (trials != 1)}"
+        return f"Comparison({size})\n{self.table().round(2)}"
 
 
 def _record(run: Run) -> Record:

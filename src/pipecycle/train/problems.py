@@ -113,7 +113,7 @@ def problem(
     numbers (see `Task`), `augment` wins over that of `training`.
 
     >>> problem("digits", "mlp", clients=10, alpha=0.3)
-    Problem(digits, 10 clients, 9,034 parameters, trial 0)
+    Problem(digits, 10 clients, 4,810 parameters, trial 0)
     """
     at_least(0).of("trial", trial)
     task = load(data, scale)
