@@ -158,6 +158,6 @@ def test_ctrl_c_while_planning_leaves_nothing_behind(tmp_path: Path) -> None:
     done = ctrl_c("plan", "fedavg", "--clients", "200000", "--out", "s.npz", cwd=tmp_path, at="planning fedavg")
     assert done.returncode == 130
     assert done.stderr.splitlines()[-1] == (
-        "pipecycle: stopped; nothing is half-written, and the same command begins again"
+        "pipecycle: stopped; no file is half-written. Run the same command to start again"
     )
     assert list(tmp_path.iterdir()) == []

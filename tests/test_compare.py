@@ -54,7 +54,7 @@ def test_compare_prints_a_table_and_writes_a_report(tmp_path: Path) -> None:
     records = [record for group in load([tmp_path / "c"]) for record in group.records]
     slots = {trial: max(one.schedule.slots for one in records if one.trial == trial) for trial in (0, 1)}
     about = captions(8, slots)
-    assert f"{min(slots.values())} to {max(slots.values())} slots" in about["centralised"]
+    assert f"({min(slots.values())} to {max(slots.values())})" in about["centralised"]
     for name, text in about.items():
         assert f"{name}: {text}" in " ".join(done.stdout.split())
         assert f"{name}: {html.escape(text)}" in page
@@ -161,7 +161,7 @@ def test_ctrl_c_while_comparing_says_how_to_resume(tmp_path: Path) -> None:
     options = ("--model", "lenet", "--trials", "2", "--out", "c")
     done = ctrl_c("compare", "fedavg", *options, cwd=tmp_path, at="%")  # the bar has a share done: a worker is training
     assert done.returncode == 130
-    assert "the same command resumes" in done.stdout
+    assert "run the same command again to resume" in done.stdout
     assert list((tmp_path / "c").glob("*/checkpoint/state.safetensors"))
 
 

@@ -79,7 +79,12 @@ def sentence(error: BaseException) -> str:
 
 
 def _is_own(file: str) -> bool:
-    return not file.startswith("<") and not any(Path(file).is_relative_to(home) for home in _LIBRARIES)
+    return not file.startswith("<") and not is_library(Path(file))
+
+
+def is_library(file: Path) -> bool:
+    """Whether a file is ours or a library's, not a user's own."""
+    return any(file.is_relative_to(home) for home in _LIBRARIES)
 
 
 def add_library(folder: Path) -> None:

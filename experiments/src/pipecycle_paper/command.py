@@ -108,9 +108,7 @@ def reproduce(
     sweep = selection.read(file or selection.experiment(name), trials, only or [])
     runs = dict(sweep.runs) if piece is None else selection.piece(sweep.runs, piece)
     folders = [
-        RunFolder(out / "runs" / name, config)
-        for name, config in runs.items()
-        if config.identity() not in known.identities
+        folder for folder in Sweep(runs).folders(out / "runs") if folder.config.identity() not in known.identities
     ]
     check_runs(Sweep(runs))
     _announce(console, runs, folders)

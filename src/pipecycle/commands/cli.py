@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             traceback.print_exc()
         code = _told(error, given)
     if code in (130, 143):
-        print("pipecycle: stopped; nothing is half-written, and the same command begins again", file=sys.stderr)
+        print("pipecycle: stopped; no file is half-written. Run the same command to start again", file=sys.stderr)
     sys.exit(code % SAID)
 
 

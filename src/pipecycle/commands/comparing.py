@@ -10,36 +10,46 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 
 from pipecycle.commands.shared import (
-    ConfigFile,
     DataSet,
+    Fresh,
     HarvestSpec,
     Json,
     Model,
     Settings,
     check_execution,
+    complete_policy,
     configured,
+    is_setting,
+    settings,
 )
-from pipecycle.commands.sweeping import carry_out, save_results, tell_failed
+from pipecycle.commands.sweeping import carry_out, clear_all, save_results, tell_failed
 from pipecycle.data.augment import FORMS
 from pipecycle.files import writable_folder, write
-from pipecycle.policies.registry import policy_class
 from pipecycle.report.tables import check_target
 from pipecycle.runs.compare import DEMO, POLICIES, captions, comparison, references
 from pipecycle.runs.config import Config
 from pipecycle.runs.sweep import check_runs
 from pipecycle.schedule.summary import number
-from pipecycle.screen import screen
+from pipecycle.screen import progress, screen
 
 
 def compare(
     policies: Annotated[
-        list[str] | None, typer.Argument(help="Schedulers. \\[default: all, fedbacys-odd aside]")
+        list[str] | None,
+        typer.Argument(
+            help="Schedulers, with settings if you like: 'pipecycle(groups=2)' 'fedavg(epoch=60)' 'my:Policy(k=10)' "
+            "'fedavg{train.lr=0.02}'. \\[default: all, fedbacys-odd aside]",
+            autocompletion=complete_policy,
+        ),
     ] = None,
     trials: Annotated[int, typer.Option(min=1, help="Trials; every scheduler meets the same ones.")] = 3,
-    groups: Annotated[int, typer.Option(min=1, help="Groups, for schedulers that have them.")] = 5,
+    groups: Annotated[
+        int | None, typer.Option(min=1, help="Groups, for schedulers that have them. \\[default: 5]")
+    ] = None,
     delta: Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.5]")] = None,
     harvest: HarvestSpec = None,
     data: DataSet = None,
@@ -55,19 +65,29 @@ def compare(
     target: Annotated[
         float | None, typer.Option(help="Accuracy to ask the energy for. \\[default: 9/10 of the best]")
     ] = None,
-    config: ConfigFile = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            help="A TOML file instead of the demo: what it does not say has the defaults of `pipecycle config`, not "
+            "those shown here. Options win over it.",
+        ),
+    ] = None,
     set_: Settings = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the runs and the report. \\[default: runs/compare-...]")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes on a CPU. \\[default: one per core]")] = None,
+    fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
     """Compare schedulers on the same data, weather and trials, and write a report.
 
-    With no arguments: all of them on handwritten digits, forty clients that hold few classes each and charge in
-    every other slot. Trials are paired, so the differences are too."""
+    With no arguments, a demo: all of them on handwritten digits, forty clients that hold few classes each and charge in
+    half of all slots. Trials are paired, so the differences are too. What an entry says itself wins over the options;
+    --set groups=2 is for all schedulers that have groups. A run whose code or data (your modules, .npz and .csv files)
+    has changed is trained again."""
     given = {
         "delta": delta,
         "world.harvest": harvest,
@@ -82,16 +102,20 @@ def compare(
     }
     check_execution(device, workers=workers)
     check_target(target)
-    base = configured(DEMO, config, None, given, set_)
+    pairs = settings(set_ or [])
+    own = {key.removeprefix("policy."): value for key, value in pairs.items() if is_setting(key)}
+    fields = {key: value for key, value in pairs.items() if not is_setting(key)}
+    base = configured(DEMO, config, None, given, fields)
     names = policies or list(POLICIES)
-    for name in names:
-        policy_class(name)
-    sweep = comparison(base, names, trials, groups)
-    check_runs(sweep)
+    sweep = comparison(base, names, trials, groups, own)
     tag = hashlib.sha256("".join(sweep.runs).encode()).hexdigest()[:8]
     home = out or Path("runs") / f"compare-{tag}"
-    writable_folder(home)
     console = screen(stderr=as_json)
+    _announce(console, base, len(names), trials, home)
+    check_runs(sweep)
+    writable_folder(home)
+    if fresh:
+        clear_all([home / name for name in sweep.runs], console)
     folders = sweep.folders(home)
     failed = carry_out(folders, console, device=device, workers=workers, save_every=60.0)
     if not save_results(folders, home):
@@ -107,10 +131,13 @@ def compare(
         trial: max(schedule.slots for schedule in schedules if schedule.trial == trial)
         for trial in sorted({schedule.trial for schedule in schedules})
     }
-    lines = references(base, longest, home, device)
-    about = captions(schedules[0].clients, longest)
-    means = {name: float(np.mean(values)) for name, values in lines.items()}
-    write(home / "report.html", page(records, target, references=means, captions=about))
+    with progress() as bar:
+        task = bar.add_task("training the reference lines", total=None)
+        lines = references(base, longest, home, device, lambda done, of: bar.update(task, completed=done, total=of))
+        about = captions(schedules[0].clients, longest)
+        means = {name: float(np.mean(values)) for name, values in lines.items()}
+        bar.update(task, description="writing the report", completed=0, total=None)
+        write(home / "report.html", page(records, target, references=means, captions=about))
     if as_json:
         rows = summary_rows(records, target)
         print(json.dumps({"folder": str(home), "rows": rows, "references": lines, "about": about, "failed": failed}))
@@ -125,6 +152,16 @@ def compare(
         raise typer.Exit(1)
 
 
+def _announce(console: Console, base: Config, entries: int, trials: int, home: Path) -> None:
+    """What is about to happen, before anything that takes long."""
+    world = base.world
+    parts = [f"{number(world.clients)} clients", f"{number(world.slots)} slots", world.harvest]
+    parts += [] if world.budget is None else [f"{number(world.budget)} units"]
+    parts += [base.data.name, "iid" if base.data.alpha is None else f"alpha {base.data.alpha:g}", base.train.model]
+    what = f"{entries} scheduler{'s' * (entries != 1)} in {trials} trial{'s' * (trials != 1)}"
+    console.print(f"Comparing {what}: {', '.join(parts)}; in {home}.", highlight=False, soft_wrap=True)
+
+
 def _table(rows: list[dict[str, Any]], base: Config) -> Table:
     """Everything on one screen; the report says more."""
     from pipecycle.report.tables import gap, spread, to_target
@@ -132,9 +169,9 @@ def _table(rows: list[dict[str, Any]], base: Config) -> Table:
     goal = rows[0]["target"]
     where = "at the end" if base.world.budget is None else f"at {number(base.world.budget)} units"
     about = (
-        f"Accuracy in percent {where}, mean and deviation over the trials; paired difference to the best with its 95 % "
-        "interval (none where all trials differ by the same); units and slots to reach an accuracy, (1 of 3) where "
-        "only so many trials did; energy for training, to hubs and to the server; sessions wasted."
+        f"Accuracy in percent {where}: mean ± deviation over trials. To the best: paired difference with its 95 % "
+        f"interval (none if it is equal in all trials). To {goal:g} %: units and slots to reach it; (1 of 3) if only "
+        "some trials did. Energy: training / to hubs / to the server. Waste: sessions whose update was not used."
     )
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=about, caption_justify="left")
     table.add_column("scheduler", no_wrap=True)

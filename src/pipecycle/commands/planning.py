@@ -20,14 +20,16 @@ from pipecycle.commands.shared import (
     HarvestSpec,
     Json,
     Model,
+    PolicyName,
     SessionLength,
     Settings,
     Slots,
     Trial,
     configured,
+    named,
     planned,
+    settings,
 )
-from pipecycle.errors import InputError
 from pipecycle.files import writable
 from pipecycle.policies.registry import parameters
 from pipecycle.runs.config import Config
@@ -39,9 +41,7 @@ from pipecycle.screen import lead, screen
 
 
 def plan(
-    policy: Annotated[
-        str | None, typer.Argument(help="A scheduler (see `pipecycle policies`), or your own as module:Class.")
-    ] = None,
+    policy: PolicyName = None,
     groups: Groups = None,
     data: DataSet = None,
     model: Model = None,
@@ -60,8 +60,7 @@ def plan(
     """Plan a scheduler against simulated batteries: who trains when, from which model, at what cost.
 
     Nothing is trained. Example: pipecycle plan pipecycle --groups 10 --delta 0.5 --set rotation=spread"""
-    if policy is None and config is None:
-        raise InputError("POLICY: name a scheduler (see `pipecycle policies`), or a --config that does")
+    named(policy, config)
     given = {
         "policy.groups": groups,
         "delta": delta,
@@ -74,7 +73,7 @@ def plan(
         "data.name": data,
         "train.model": model,
     }
-    chosen = configured(Config(), config, policy, given, set_)
+    chosen = configured(Config(), config, policy, given, settings(set_ or []))
     if out is not None:
         writable(out)
     schedule = planned(chosen)

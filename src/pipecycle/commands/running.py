@@ -20,26 +20,30 @@ from pipecycle.commands.shared import (
     ConfigFile,
     DataSet,
     Delta,
+    Fresh,
     Groups,
     HarvestSpec,
     Json,
     Model,
+    PolicyName,
     SessionLength,
     Settings,
     Slots,
     Trial,
     check_execution,
     configured,
+    named,
     planned,
+    settings,
     stopped,
 )
+from pipecycle.commands.sweeping import clear_all
 from pipecycle.data.augment import FORMS
 from pipecycle.files import writable_folder
 from pipecycle.runs.config import Config
-from pipecycle.runs.folders import clear
 from pipecycle.runs.run import RunFolder, train_folders
 from pipecycle.schedule.summary import number
-from pipecycle.screen import lead, screen
+from pipecycle.screen import lead, progress, screen
 from pipecycle.stopping import Interrupted
 
 if TYPE_CHECKING:
@@ -47,12 +51,14 @@ if TYPE_CHECKING:
 
 
 def run(
-    policy: Annotated[str | None, typer.Argument(help="A scheduler, or your own as module:Class.")] = None,
+    policy: PolicyName = None,
     data: DataSet = None,
     model: Model = None,
     scale: Annotated[str | None, typer.Option(help="Of bytes: standard, unit, half or centre.")] = None,
     augment: Annotated[str | None, typer.Option(help=f"Random views of images: {FORMS}.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration of the labels. \\[default: IID]")] = None,
+    alpha: Annotated[
+        str | None, typer.Option(help="Dirichlet concentration of the labels, or iid. \\[default: iid]")
+    ] = None,
     groups: Groups = None,
     delta: Delta = None,
     clients: Clients = None,
@@ -66,7 +72,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="The run's folder. \\[default: runs/NAME]")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
     save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 60.0,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin again instead of resuming.")] = False,
+    fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
     """Plan a scheduler and train it on real data: accuracy against slots and energy, in a folder.
@@ -88,8 +94,9 @@ def run(
         "data.scale": scale,
         "train.augment": augment,
     }
+    named(policy, config)
     check_execution(device, save_every)
-    chosen = configured(Config(), config, policy, given, set_)
+    chosen = configured(Config(), config, policy, given, settings(set_ or []))
     conduct(chosen, out, device, save_every, fresh, as_json)
 
 
@@ -98,15 +105,15 @@ def conduct(config: Config, out: Path | None, device: str, save_every: float, fr
     path = out or Path("runs") / name(config)
     console = screen(stderr=as_json)
     writable_folder(path)
-    kept = clear(path) if fresh else []
-    if kept:
-        console.print(f"Not a run's, so left in {path}: {', '.join(kept)}.", highlight=False)
+    if fresh:
+        clear_all([path], console)
     folder = RunFolder(path, config)
-    if folder.damage is not None:
-        console.print(folder.damage, highlight=False, soft_wrap=True)
+    for about in (folder.note, folder.damage):
+        if about is not None:
+            console.print(f"{about}.", highlight=False, soft_wrap=True)
     if folder.finished:
         if not as_json:
-            console.print(f"{path} is finished already (--fresh begins again).", highlight=False)
+            console.print(f"{path} is already finished (--fresh trains it from scratch).", highlight=False)
     else:
         _train(folder, device, save_every, console)
     figures = folder.result()
@@ -137,16 +144,36 @@ def name(config: Config) -> str:
 def _train(folder: RunFolder, device: str, save_every: float, console: Console) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     folder.schedule = planned(folder.config)
+    said = False
+
+    def resumed() -> None:
+        nonlocal said
+        if folder.resumed is not None and folder.schedule is not None and not said:
+            said = True
+            where = f"slot {number(folder.resumed)} of {number(folder.schedule.slots)}"
+            console.print(f"Resumes from {where}.", highlight=False)
+
     try:
         if console.is_terminal:
             with Live(console=console, refresh_per_second=4, transient=True) as live:
-                train_folders(
-                    [folder], device=device, save_every=save_every, show=lambda engine: live.update(_display(engine))
-                )
+                live.update(lead("starting", f" {folder.config.policy}"))
+
+                def show(engine: Engine) -> None:
+                    resumed()
+                    live.update(_display(engine))
+
+                train_folders([folder], device=device, save_every=save_every, show=show)
         else:
-            train_folders([folder], device=device, save_every=save_every)
+            with progress() as bar:
+                task = bar.add_task(f"training {folder.config.policy}", total=None)
+
+                def note(engine: Engine) -> None:
+                    resumed()
+                    bar.update(task, completed=engine.steps_done, total=engine.steps_total)
+
+                train_folders([folder], device=device, save_every=save_every, show=note)
     except Interrupted as stop:
-        console.print(f"Stopped; the same command resumes from {folder.path}.", highlight=False)
+        console.print(f"Stopped; run the same command again to resume {folder.path}.", highlight=False)
         raise stopped(stop) from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from glob import escape as glob_escape
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,14 +12,41 @@ import attrs
 import typer
 
 from pipecycle.checks import MOST_WORKERS, at_least, seconds
+from pipecycle.data.catalogue import CATALOGUE
 from pipecycle.errors import InputError, shown
-from pipecycle.policies.registry import parameters, policy_class
-from pipecycle.runs.config import Config, read_config
+from pipecycle.policies.registry import MODELS, parameters, policy_class
+from pipecycle.policies.spec import Spec
+from pipecycle.runs.config import SECTIONS, SHORT, Config, read_config, whole_name
 from pipecycle.runs.planning import planning
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.screen import progress
 from pipecycle.stopping import Interrupted
 from pipecycle.world.specs import FORMS
+
+
+def complete_policy(incomplete: str) -> list[str]:
+    from pipecycle.policies import REGISTRY
+
+    return [name for name in REGISTRY if name.startswith(incomplete)]
+
+
+def complete_data(incomplete: str) -> list[str]:
+    files = [str(path) for path in Path().glob(f"{glob_escape(incomplete)}*.npz")]
+    return [name for name in CATALOGUE if name.startswith(incomplete)] + sorted(files)
+
+
+def complete_model(incomplete: str) -> list[str]:
+    return [name for name in MODELS if name.startswith(incomplete)]
+
+
+def complete_setting(incomplete: str) -> list[str]:
+    """Short names, settings of any policy of ours, and fields with their section."""
+    from pipecycle.policies import REGISTRY
+
+    keys = [*SHORT, *(key for kind in REGISTRY.values() for key in parameters(kind))]
+    keys += [f"{section}.{field.name}" for section, kind in SECTIONS.items() for field in attrs.fields(kind)]
+    return [f"{key}=" for key in dict.fromkeys(keys) if key.startswith(incomplete)]
+
 
 Groups = Annotated[int | None, typer.Option(help="Concurrent groups G, for policies that have groups. \\[default: 2]")]
 Delta = Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.5]")]
@@ -29,19 +57,39 @@ Budget = Annotated[float | None, typer.Option(help="Stop once the fleet has spen
 Trial = Annotated[int | None, typer.Option(help="Picks weather and every random choice. \\[default: 0]")]
 HarvestSpec = Annotated[str | None, typer.Option(metavar="SPEC", help=f"Instead of --delta: {FORMS}.")]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="A TOML file with any of this; what is given here wins over it.")
+    Path | None,
+    typer.Option("--config", help="A TOML file with any of this (see `pipecycle config`); options win over it."),
 ]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="A setting of the policy, or any field: train.lr=0.1, capacity=50."
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting of the policy, or any field of `pipecycle config`: groups=3, train.lr=0.1, capacity=50.",
+        autocompletion=complete_setting,
     ),
 ]
-DataSet = Annotated[str | None, typer.Option("--data", help="digits, fashion-mnist, cifar10 or an .npz file.")]
-Model = Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory.")]
+DataSet = Annotated[
+    str | None,
+    typer.Option("--data", help="digits, fashion-mnist, cifar10 or an .npz file.", autocompletion=complete_data),
+]
+Model = Annotated[
+    str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory.", autocompletion=complete_model)
+]
+PolicyName = Annotated[
+    str | None,
+    typer.Argument(
+        help="A scheduler (see `pipecycle policies`), with settings if you like: 'pipecycle(groups=3)'; or your own "
+        "as module:Class.",
+        autocompletion=complete_policy,
+    ),
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start from scratch instead of resuming.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
+OPTIONS = {"data.name": "data"}
+"""Options that are not called as the field is."""
 SAID = 1000
 STOPPED = SAID + 130
 """How a command ends that was interrupted and has said how to resume; the program says it for the others."""
@@ -69,31 +117,58 @@ def settings(pairs: list[str]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
-        if not equals or not key:
+        if not equals or not key.strip():
             raise InputError(f"--set {shown(pair)}: needs key=value")
+        if key.strip() in options:
+            raise InputError(f"--set {shown(pair)}: {shown(key.strip())} is set twice, needs one value")
         options[key.strip()] = value.strip()
     return options
 
 
+def is_setting(key: str) -> bool:
+    """Whether the key of a `--set` is about the policy, not about a field of the run."""
+    whole, _ = whole_name(key, 0.5)
+    return "." not in whole or whole.startswith("policy.")
+
+
+def named(policy: str | None, file: Path | None) -> None:
+    """Refuse a command that does not say which policy it is about."""
+    if policy is None and file is None:
+        raise InputError("POLICY: name a scheduler (see `pipecycle policies`), or a --config that does")
+
+
 def configured(
-    base: Config, file: Path | None, policy: str | None, given: Mapping[str, Any], pairs: list[str] | None
+    base: Config, file: Path | None, policy: str | None, given: Mapping[str, Any], pairs: Mapping[str, Any]
 ) -> Config:
-    """`base` or the file, then the command's own options, then `--set`; what is None was not given."""
+    """`base` or the file, with the command's own options and `--set`; what is None was not given, and nothing may be
+    given twice.  The policy is a name or a spec."""
     config = base if file is None else read_config(file)
-    if policy is not None and policy != config.policy:
-        policy_class(policy)
-        config = attrs.evolve(config, policy=policy, settings={})
-    options = {key: value for key, value in given.items() if value is not None}
-    delta = options.pop("delta", None)
-    if delta is not None:
-        if "world.harvest" in options:
-            raise InputError("--delta and --harvest: give one of them, not both")
-        options["world.harvest"] = f"bernoulli:{delta!r}"
-    if "policy.groups" in options and "groups" not in parameters(policy_class(config.policy)):
-        raise InputError(f"--groups {options['policy.groups']}: {config.policy} has no groups")
-    for key, value in settings(pairs or []).items():
-        options[f"world.{key}" if key in ("capacity", "initial") else key] = value
-    return config.changed(options)
+    spec = Spec.of(config.policy if policy is None else policy)
+    if spec.policy != config.policy:
+        policy_class(spec.policy)
+        config = attrs.evolve(config, policy=spec.policy, settings={})
+    options: dict[str, Any] = {}
+    told: dict[str, str] = {}
+    groups = [
+        [(f"policy.{key}", value, f"{key}={value} of {spec.policy}") for key, value in spec.settings.items()],
+        [(key, value, f"{key}={value} of {spec.policy}") for key, value in spec.fields.items()],
+        [(key, value, f"--{OPTIONS.get(key, key.split('.')[-1])} {value}") for key, value in given.items()],
+        [(key, value, f"--set {key}={value}") for key, value in pairs.items()],
+    ]
+    if given.get("policy.groups") is not None and "groups" not in parameters(policy_class(config.policy)):
+        raise InputError(f"--groups {given['policy.groups']}: {config.policy} has no groups")
+    for key, stated, words in [option for group in groups for option in group if option[1] is not None]:
+        target, value = whole_name(key, stated)
+        target = target if "." in target else f"policy.{target}"
+        if target in told:
+            raise InputError(f"{told[target]} and {words}: give one of them, not both")
+        told[target], options[target] = words, value
+    config = config.changed(options)
+    if config.data.split is not None:
+        for target in ("data.alpha", "data.samples", "world.clients"):
+            if target in told:
+                raise InputError(f"{told[target]}: has no effect, {config.data.split} says who holds which samples")
+    return config
 
 
 def planned(config: Config) -> Schedule:

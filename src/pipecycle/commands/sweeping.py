@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +11,23 @@ import attrs
 import typer
 from rich.console import Console
 
-from pipecycle.commands.shared import ConfigFile, Json, Settings, check_execution, configured, stopped
+from pipecycle.commands.shared import (
+    ConfigFile,
+    Fresh,
+    Json,
+    PolicyName,
+    Settings,
+    check_execution,
+    configured,
+    settings,
+    stopped,
+)
 from pipecycle.errors import InputError, shown
 from pipecycle.files import writable_folder, write
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.runs.config import SECTIONS, Config, toml
 from pipecycle.runs.estimate import Estimate, estimate
+from pipecycle.runs.folders import clear
 from pipecycle.runs.parquet import Results, collect
 from pipecycle.runs.run import RunFolder
 from pipecycle.runs.sweep import check_runs, read_sweep
@@ -27,7 +38,7 @@ from pipecycle.stopping import Interrupted
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(help="A TOML file with [base], [matrix], trials and [[exclude]].")],
+    file: Annotated[Path, typer.Argument(help="A TOML file with \\[base], \\[matrix], trials and \\[\\[exclude]].")],
     out: Annotated[Path | None, typer.Option(help="Where the runs and results go. \\[default: runs/FILE]")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say how many runs and steps, and how long it will take.")
@@ -37,11 +48,25 @@ def sweep(
     on: Annotated[str, typer.Option(help="local, or ray to hand the runs to a Ray cluster.")] = "local",
     address: Annotated[str | None, typer.Option(help="The Ray cluster's address. \\[default: start one here]")] = None,
     save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 60.0,
+    fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
     """Run every combination of a matrix; finished runs are skipped, a stopped sweep resumes.
 
-    All checkpoints end up in one tidy file, results.parquet (and results.csv)."""
+    A run whose code or data (your modules, .npz and .csv files) has changed is trained again. All evaluations end up
+    in one tidy file, results.parquet (and results.csv). A file such as
+
+      trials = 3
+
+      \\[base.world]
+      clients = 40
+
+      \\[matrix]
+      policy = ["pipecycle", "fedavg(epoch=60)"]
+      groups = \\[2, 5]
+      alpha = \\[0.1, "iid"]
+
+    is 3 x 2 x (2 + 1) runs: fedavg has no groups."""
     if on not in ("local", "ray"):
         raise InputError(f"--on {shown(on)}: needs local or ray")
     check_execution(device, save_every, workers)
@@ -49,8 +74,12 @@ def sweep(
     check_runs(plan)
     home = out or Path("runs") / file.stem
     writable_folder(home)
-    folders = plan.folders(home)
     console = screen(stderr=as_json)
+    if fresh and dry_run:
+        raise InputError("--fresh and --dry-run: give one of them, not both")
+    if fresh:
+        clear_all([home / name for name in plan.runs], console)
+    folders = plan.folders(home)
     if dry_run:
         expected = foresee(folders, device=device, workers=workers)
         if as_json:
@@ -72,7 +101,7 @@ def sweep(
         print(json.dumps({"runs": len(folders), "finished": done, "failed": failed, "rows": rows, "folder": str(home)}))
     else:
         console.print(f"{number(done)} of {number(len(folders))} runs finished.", highlight=False)
-        console.print(f"In {home}: {number(rows)} checkpoints in results.parquet and results.csv.", highlight=False)
+        console.print(f"In {home}: {number(rows)} evaluations in results.parquet and results.csv.", highlight=False)
         tell_failed(console, failed)
     if failed:
         raise typer.Exit(1)
@@ -92,18 +121,21 @@ def carry_out(
     """Execute with a bar; an interruption says how to resume.  `tally` is filled with how it went."""
     if not ray:
         check_data(folders)
-    damage = [folder.damage for folder in folders if folder.damage is not None]
-    if damage:
-        more = f" (and {number(len(damage) - 1)} more)" if len(damage) > 1 else ""
-        console.print(f"{damage[0]}{more}.", highlight=False, markup=False, soft_wrap=True)
+    for about in ([folder.damage for folder in folders], [folder.note for folder in folders]):
+        sentences = [sentence for sentence in about if sentence is not None]
+        if sentences:
+            more = f" (and {number(len(sentences) - 1)} more)" if len(sentences) > 1 else ""
+            console.print(f"{sentences[0]}{more}.", highlight=False, markup=False, soft_wrap=True)
+    count = sum(not folder.finished for folder in folders)
     with progress() as bar:
-        task = bar.add_task(f"{sum(not folder.finished for folder in folders)} runs", total=None)
+        task = bar.add_task(f"starting {_runs(count)}", total=None, visible=count > 0)
         said = 0
 
         def watch(tally: Tally) -> None:
             nonlocal said
             done, total = sum(tally.done.values()), sum(tally.total.values())
-            bar.update(task, completed=done, total=total or None)
+            words = f"training {_runs(count)}" if total else f"starting {_runs(count)}"
+            bar.update(task, description=words, completed=done, total=total or None)
             for note in tally.notes[said:]:
                 bar.console.print(note, highlight=False, markup=False, soft_wrap=True)
             said = len(tally.notes)
@@ -114,8 +146,20 @@ def carry_out(
             return execute(folders, device=device, workers=workers, save_every=save_every, watch=watch, tally=tally)
         except Interrupted as stop:
             bar.stop()
-            console.print("Stopped; the same command resumes from here.", highlight=False)
+            console.print("Stopped; run the same command again to resume.", highlight=False)
             raise stopped(stop) from None
+
+
+def _runs(count: int) -> str:
+    return f"{number(count)} run{'s' * (count != 1)}"
+
+
+def clear_all(paths: Iterable[Path], console: Console) -> None:
+    """Remove the files of runs, so that they start from scratch; what else lies in their folders stays."""
+    for path in paths:
+        kept = clear(path)
+        if kept:
+            console.print(f"Left in {path}, because these are not files of a run: {', '.join(kept)}.", soft_wrap=True)
 
 
 def check_data(folders: list[RunFolder]) -> None:
@@ -168,7 +212,7 @@ def duration(seconds: float) -> str:
 
 
 def config(
-    policy: Annotated[str | None, typer.Argument(help="A scheduler, or your own as module:Class.")] = None,
+    policy: PolicyName = None,
     file: ConfigFile = None,
     set_: Settings = None,
     as_json: Json = False,
@@ -176,7 +220,7 @@ def config(
     """The whole configuration that a run would have, with a sentence for each field.
 
     What it prints is a valid configuration file."""
-    chosen = configured(Config(), file, policy, {}, set_)
+    chosen = configured(Config(), file, policy, {}, settings(set_ or []))
     if as_json:
         values: dict[str, Any] = {"policy": {"name": chosen.policy, **chosen.settings}}
         print(json.dumps(values | {name: attrs.asdict(getattr(chosen, name)) for name in SECTIONS}))

@@ -47,8 +47,16 @@ def theory(
     trial: Trial = None,
     smoothness: Annotated[float | None, typer.Option("--L", help="Smoothness. \\[default: 1]")] = None,
     sigma2: Annotated[float | None, typer.Option(help="Variance of a stochastic gradient. \\[default: 1]")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Client's gradient to its group's. \\[default: 0.1]")] = None,
-    beta: Annotated[float | None, typer.Option(help="Group's gradient to everybody's. \\[default: 0.1]")] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(help="Largest distance between a client's gradient and its group's mean. \\[default: 0.1]"),
+    ] = None,
+    beta: Annotated[
+        float | None,
+        typer.Option(
+            help="Largest distance between a group's mean gradient and the mean over all clients. \\[default: 0.1]"
+        ),
+    ] = None,
     omega2: Annotated[float | None, typer.Option(help="Largest sum of squared weights. \\[default: 1]")] = None,
     gap: Annotated[float | None, typer.Option(help="f(x_0) - f*. \\[default: 2.3]")] = None,
     measure: Annotated[
@@ -92,7 +100,7 @@ def theory(
             _refuse(policy, {**given, **known})
             studies = [_measured(family, wanted, models, device, bar) for family in families(measure)]
         else:
-            chosen = configured(Config(), None, policy, given, None)
+            chosen = configured(Config(), None, policy, given, {})
             plans = _plans(chosen, wanted or USUAL, bar)
             studies = [Study(chosen, Constants(**{"L": 1.0, **known}), True, plans, ())]
     if figure is not None and kind is not None:

@@ -68,10 +68,24 @@ def named(name: str, what: str) -> Any:
         raise InputError(f"{what} {shown(name)!r}: module {shown(module)!r} has no {shown(attribute)!r}") from None
 
 
-def build(name: str, options: Mapping[str, Any] | None = None) -> Policy:
-    """A policy with settings by name; text is converted to the type that the setting is declared with."""
-    found = policy_class(name)
-    return found(**typed(found, name, options or {}))
+def build(name: str, options: Mapping[str, Any] | None = None, /, **settings: Any) -> Policy:
+    """A policy by its name or as `name(setting=value, ...)`, with settings by name; text is converted to the type that
+    the setting is declared with.
+
+    >>> build("pipecycle", groups=3).groups, build("pipecycle(groups=3)").groups
+    (3, 3)
+    """
+    from pipecycle.policies.spec import Spec
+
+    text.of("policy", name)
+    spec = Spec.of(name)
+    if spec.fields:
+        raise InputError(f"policy {shown(name)!r}: {next(iter(spec.fields))} is about a run, not about the policy")
+    found = policy_class(spec.policy)
+    given: dict[str, Any] = {}
+    for some in (spec.settings, options or {}, settings):
+        given |= typed(found, spec.policy, some)
+    return found(**given)
 
 
 def typed(found: type[Policy], name: str, options: Mapping[str, Any]) -> dict[str, Any]:

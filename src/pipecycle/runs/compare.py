@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from attrs import evolve
 
 from pipecycle.data import Split
+from pipecycle.errors import InputError, shown
 from pipecycle.files import write
 from pipecycle.policies import Isolated
 from pipecycle.policies.registry import parameters, policy_class
+from pipecycle.policies.spec import Spec
 from pipecycle.runs.comparison import Comparison, trained
-from pipecycle.runs.config import Config
+from pipecycle.runs.config import Config, meant
+from pipecycle.runs.contents import sealed
 from pipecycle.runs.run import prepare
 from pipecycle.runs.sweep import Sweep, expand
 from pipecycle.schedule.plan import plan
+from pipecycle.world.contract import Policy
 from pipecycle.world.harvest import Always
 
 if TYPE_CHECKING:
     from pipecycle.schedule.schedule import Schedule
+    from pipecycle.train.engine import Engine
     from pipecycle.train.job import Job
     from pipecycle.train.problems import Problem
 
@@ -41,27 +46,88 @@ DEMO = Config().changed(
         "look.every": 15,
     }
 )
-"""Skewed labels and a budget: forty clients that charge in every other slot and hold few classes each."""
+"""Skewed labels and a budget: forty clients that charge in half of all slots and hold few classes each."""
 
 
-def comparison(base: Config, policies: Sequence[str] = POLICIES, trials: int = 3, groups: int = 5) -> Sweep:
-    """Every policy on every trial; those that have groups with the same number of them."""
-    grouped = any("groups" in parameters(policy_class(name)) for name in policies)
-    return expand(base, {"policy": list(policies), **({"groups": [groups]} if grouped else {})}, trials)
+GROUPS = 5
+"""For policies that have groups and are not given a number of them."""
+
+
+def comparison(
+    base: Config,
+    policies: Sequence[str | Spec | Policy] = POLICIES,
+    trials: int = 3,
+    groups: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Sweep:
+    """Every policy on every trial.  Policies are names, specs such as `pipecycle(groups=2){train.lr=0.02}` or objects.
+
+    `groups` and `settings` are for all policies that have such a setting and do not say it themselves; one that no
+    policy takes is refused."""
+    specs = [Spec.of(policy) for policy in policies]
+    shared = dict(settings or {})
+    if groups is not None:
+        if "groups" in shared:
+            raise InputError(f"--groups {groups} and --set groups={shared['groups']}: give one of them, not both")
+        shared["groups"] = groups
+    for key, value in shared.items():
+        having = [spec for spec in specs if key in parameters(policy_class(spec.policy))]
+        if not having:
+            known = {name: None for spec in specs for name in parameters(policy_class(spec.policy))}
+            raise InputError(f"setting {shown(key)!r} of {_listed(specs)}: {meant(key, known)}")
+        if all(key in spec.settings for spec in having):
+            raise InputError(f"{key} = {shown(value)}: has no effect, {_listed(having)} say their own")
+    if any("groups" in parameters(policy_class(spec.policy)) and "groups" not in spec.settings for spec in specs):
+        shared.setdefault("groups", GROUPS)
+    if base.settings and base.policy not in [spec.policy for spec in specs]:
+        key = next(iter(base.settings))
+        raise InputError(f"{key} = {shown(base.settings[key])} of {base.policy}: has no effect, it is not compared")
+    sweep = expand(base, {"policy": specs, **{key: [value] for key, value in shared.items()}}, trials)
+    if len(sweep) < len(specs) * trials:
+        raise InputError(f"{_listed(specs)}: two of them are the same")
+    return sweep
+
+
+def _listed(specs: Sequence[Spec]) -> str:
+    return ", ".join(str(spec) for spec in specs)
 
 
 def compare(
-    policies: Sequence[str] = POLICIES, trials: int = 3, groups: int = 5, base: Config = DEMO, device: str = "auto"
+    policies: Sequence[str | Spec | Policy] = POLICIES,
+    trials: int = 3,
+    groups: int | None = None,
+    *,
+    harvest: str | float | None = None,
+    clients: int | None = None,
+    slots: int | None = None,
+    budget: float | None = None,
+    data: str | None = None,
+    model: str | None = None,
+    alpha: float | Literal["iid"] | None = None,
+    base: Config = DEMO,
+    device: str = "auto",
 ) -> Comparison:
     """The same as `pipecycle compare`, in this process and without files: everything stacked on one device.
 
+    Policies are names, specs or objects: `compare(["pipecycle(groups=2)", "fedavg{train.lr=0.02}", MIFA(epoch=60)])`.
+    What is not given is that of `base`, by default the demo's configuration; `base.changed({...})` reaches all fields.
+
     >>> from pipecycle import compare
-    >>> from pipecycle.runs.compare import DEMO
-    >>> small = DEMO.changed({"world.clients": 8, "world.slots": 200, "world.budget": 800.0})
-    >>> result = compare(["fedavg", "pipecycle+"], trials=2, groups=2, base=small)
+    >>> result = compare(["fedavg", "pipecycle+(groups=2)"], trials=2, clients=8, slots=200, budget=800)
     >>> result.table().columns.tolist()
     ['mean', 'std', 'energy']
+    >>> result.plot("accuracy_energy")
     """
+    given = {
+        "harvest" if isinstance(harvest, str) else "delta": harvest,
+        "clients": clients,
+        "slots": slots,
+        "budget": budget,
+        "data": data,
+        "model": model,
+        "alpha": alpha,
+    }
+    base = base.changed({key: value for key, value in given.items() if value is not None})
     return trained(comparison(base, policies, trials, groups).runs.values(), device)
 
 
@@ -70,14 +136,19 @@ def captions(clients: int, slots: Mapping[int, int]) -> dict[str, str]:
     fewest, most = min(slots.values()), max(slots.values())
     span = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
     return {
-        "centralised": f"SGD on all clients' samples, a step in each of the {span} slots of a trial's longest run",
-        "isolated": f"a client alone with its own samples and energy, for as long; mean over all {clients:,}",
-        "unlimited": "FedAvg with energy in every slot, for as long",
+        "centralised": f"SGD on all clients' samples, one step per slot, for as many slots as the trial's longest run "
+        f"({span})",
+        "isolated": f"each client trains alone for the same slots; mean over {clients:,} clients",
+        "unlimited": "FedAvg with energy in every slot, for the same slots",
     }
 
 
 def references(
-    base: Config, slots: Mapping[int, int], home: Path | None = None, device: str = "auto"
+    base: Config,
+    slots: Mapping[int, int],
+    home: Path | None = None,
+    device: str = "auto",
+    tell: Callable[[float, float], None] | None = None,
 ) -> dict[str, list[float]]:
     """Accuracy (percent, per trial) that a comparison lies between; `slots` says how long each trial takes.
 
@@ -86,18 +157,24 @@ def references(
     `isolated`: clients alone with their own samples and energy, the mean over all of them;
     `unlimited`: FedAvg with energy in every slot.
 
-    With `home` they are kept there, and read instead of computed the next time."""
+    With `home` they are kept there, and read instead of computed the next time.  `tell` hears how many trials are done,
+    of how many."""
     from pipecycle.train.engine import train_many
 
-    asked = hashlib.sha256(f"{base.identity()} {sorted(slots.items())}".encode()).hexdigest()[:12]
+    asked = hashlib.sha256(f"{sealed(base).identity()} {sorted(slots.items())}".encode()).hexdigest()[:12]
     kept = None if home is None else home / f"lines-{asked}.json"
     if kept is not None and kept.exists():
         stored: dict[str, list[float]] = json.loads(kept.read_text())
         return stored
     accuracies: dict[str, list[float]] = {"centralised": [], "isolated": [], "unlimited": []}
-    for trial, length in slots.items():
+    for done, (trial, length) in enumerate(slots.items()):
+
+        def tick(engine: Engine, done: int = done) -> None:
+            if tell is not None:
+                tell(done + engine.steps_done / max(1, engine.steps_total), len(slots))
+
         jobs = lines(base.changed({"world.trial": trial, "world.slots": length, "world.budget": None}))
-        train_many(list(jobs.values()), device=device, precision=base.train.precision)  # type: ignore[arg-type]
+        train_many(list(jobs.values()), device=device, precision=base.train.precision, tick=tick)  # type: ignore[arg-type]
         for name, job in jobs.items():
             last = job.history.final
             accuracies[name].append(last.accuracy if last.clients_accuracy is None else last.clients_accuracy)

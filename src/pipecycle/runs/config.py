@@ -39,6 +39,16 @@ from pipecycle.world.specs import check_harvest
 FORMAT = 1
 BY_THE_MODEL = ("upload_ratio",)
 """Settings that a run takes from its model unless they are given."""
+SHORT = {
+    "data": "data.name",
+    "alpha": "data.alpha",
+    "scale": "data.scale",
+    "model": "train.model",
+    "augment": "train.augment",
+    **{key: f"world.{key}" for key in ("trial", "clients", "session", "slots", "budget", "harvest")},
+    **{key: f"world.{key}" for key in ("capacity", "initial")},
+}
+"""Fields that have a name without their section.  A policy's own setting of the same name is `policy.NAME`."""
 
 
 def _note(text: str, key: str | None = None) -> dict[str, str]:
@@ -168,6 +178,8 @@ class Config:
     data: DataSection = field(factory=DataSection)
     train: TrainSection = field(factory=TrainSection)
     look: Look = field(factory=Look)
+    contents: Mapping[str, str] = field(factory=dict)
+    """Digests of the user's files that it depends on, by name; `pipecycle.runs.contents.sealed` fills them in."""
 
     def __attrs_post_init__(self) -> None:
         values = typed(policy_class(self.policy), self.policy, self.settings)
@@ -183,6 +195,8 @@ class Config:
             lines += ["", f"[{section}]"]
             values = attrs.asdict(getattr(self, section))
             lines += [f"{key} = {toml(value)}" for key, value in values.items() if value is not None]
+        if self.contents:
+            lines += ["", "[contents]", *(f"{toml(key)} = {toml(self.contents[key])}" for key in sorted(self.contents))]
         return "\n".join(lines) + "\n"
 
     def stated(self) -> dict[str, Any]:
@@ -202,9 +216,10 @@ class Config:
         return hashlib.sha256(self.text().encode()).hexdigest()
 
     def changed(self, options: Mapping[str, Any]) -> Config:
-        """With some fields replaced: `world.slots`, `train.lr`, or a setting of the policy by its bare name."""
+        """With some fields replaced: `world.slots`, `train.lr`, a short name such as `slots`, or a setting of the
+        policy by its bare name."""
         changes: dict[str, dict[str, Any]] = {}
-        for key, value in options.items():
+        for key, value in (whole_name(*option) for option in options.items()):
             section, name, kind = self._field(key)
             changes.setdefault(section, {})[name] = convert(key, value, kind)
         settings = {**self.settings, **changes.pop("policy", {})}
@@ -218,7 +233,7 @@ class Config:
             name = name if dot else key
             allowed = parameters(policy_class(self.policy))
             if name not in allowed:
-                raise InputError(f"setting {shown(name)!r} of {self.policy}: {nearest(name, allowed)}")
+                raise InputError(f"setting {shown(name)!r} of {self.policy}: {meant(name, allowed)}")
             return "policy", name, allowed[name]
         if section not in SECTIONS:
             raise InputError(f"{shown(key)}: {nearest(section, dict.fromkeys(['policy', *SECTIONS]))}")
@@ -229,6 +244,22 @@ class Config:
 
 
 SECTIONS: dict[str, Any] = {"world": WorldSection, "data": DataSection, "train": TrainSection, "look": Look}
+
+
+def whole_name(key: str, value: Any) -> tuple[str, Any]:
+    """A short name as the field that it stands for; `delta` and `iid` are ways to write a harvest and no alpha."""
+    if key == "delta":
+        return "world.harvest", f"bernoulli:{convert('delta', value, float)!r}"
+    key = SHORT.get(key, key)
+    return key, "none" if key == "data.alpha" and value == "iid" else value
+
+
+def meant(name: str, allowed: Mapping[str, Any]) -> str:
+    """What somebody may have meant by a setting that the policy does not have: a field, or another setting."""
+    fields = [f"{section}.{name}" for section, kind in SECTIONS.items() if name in typing.get_type_hints(kind)]
+    if fields:
+        return f"unknown, did you mean {fields[0]!r}?"
+    return nearest(name, {**allowed, **SHORT}) if allowed else f"it has none, and {nearest(name, SHORT)}"
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -270,19 +301,22 @@ def read_recorded(path: Path) -> Recorded:
     from pipecycle.policies import REGISTRY
 
     tables = _sections(read_toml(path), str(path))
+    contents = {str(key): str(value) for key, value in tables.pop("contents", {}).items()}
     policy, settings, number = _policy(tables, str(path))
     number = 1 if number is None else number
     if policy in REGISTRY:
         policy, settings = _present(policy, settings, number, str(path))
         number = revision(REGISTRY[policy])
-    config = Recorded(policy, settings, revision=number).changed(_options(tables))
+    config = Recorded(policy, settings, contents=contents, revision=number).changed(_options(tables))
     assert isinstance(config, Recorded)
     return config
 
 
 def sections(values: Mapping[str, Any], path: str) -> Config:
-    """A configuration from the sections of a file; `path` is for the messages."""
+    """A configuration from the sections of a file; `path` is for the messages.  The `contents` that a run's own file
+    records are left out: what is given to run is about the files as they are now."""
     tables = _sections(values, path)
+    tables.pop("contents", None)
     policy, settings, number = _policy(tables, path)
     policy, settings = _present(policy, settings, number, path)
     config = Config(policy=policy).changed({f"policy.{key}": value for key, value in settings.items()})

@@ -15,6 +15,7 @@ from typing import Any
 from pipecycle.data import CATALOGUE, Split, Task, load, load_split
 from pipecycle.policies.registry import build, parameters, policy_class
 from pipecycle.runs.config import Config
+from pipecycle.runs.contents import digest
 from pipecycle.schedule.plan import Planning
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.stopping import die_with_parent
@@ -24,13 +25,17 @@ from pipecycle.world.streams import streams
 
 
 @cache
-def _task(name: str, scale: str | None) -> Task:
+def _task(name: str, scale: str | None, contents: str | None) -> Task:
     return load(name, scale)
 
 
 def task_of(config: Config) -> Task:
-    """The data of a configuration, loaded once: runs that share their data can be stacked."""
-    return _task(config.data.name, config.data.scale)
+    """The data of a configuration, loaded once: runs that share their data can be stacked.  A file that was written
+    since is loaded again."""
+    name = config.data.name
+    return _task(
+        name, config.data.scale, digest(Path(name)) if Path(name).is_file() and name not in CATALOGUE else None
+    )
 
 
 def split_of(config: Config) -> Split | None:

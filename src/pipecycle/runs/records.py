@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,6 +113,7 @@ class Record:
             for section in SECTIONS:
                 values = attrs.asdict(getattr(self.config, section))
                 facts |= {f"{section}.{key}": value for key, value in values.items()}
+            facts |= {f"contents.{name}": digest for name, digest in self.config.contents.items()}
         facts.pop("world.trial", None)
         return facts
 
@@ -136,7 +137,11 @@ class Group:
     @property
     def scenario(self) -> str:
         """What must be equal for trials to be paired: the same weather, data and horizon."""
-        same = {key: value for key, value in self.facts.items() if key.startswith(("world.", "data."))}
+        same = {
+            key: value
+            for key, value in self.facts.items()
+            if key.startswith(("world.", "data.")) or (key.startswith("contents.") and not key.endswith(".py"))
+        }
         return json.dumps(same, sort_keys=True, default=str)
 
     @property
@@ -192,7 +197,14 @@ def grouped(records: Iterable[Record]) -> list[Group]:
         raise InputError("no runs: needs at least one folder that `pipecycle run` has written")
     order = {name: place for place, name in enumerate(REGISTRY)}
     groups.sort(key=lambda records: (order.get(records[0].schedule.policy, len(order)), _rank(records[0])))
-    return [Group(label, records) for label, records in zip(_labels(groups), groups, strict=True)]
+    facts = [records[0].facts for records in groups]
+    named = labels(facts, [records[0].is_run for records in groups])
+    repeated: dict[str, int] = {}
+    for place, label in enumerate(named):
+        repeated[label] = repeated.get(label, 0) + 1
+        if repeated[label] > 1:
+            named[place] = f"{label} #{repeated[label]}"
+    return [Group(label, records) for label, records in zip(named, groups, strict=True)]
 
 
 def read(path: Path) -> Record:
@@ -257,24 +269,19 @@ def _rank(record: Record) -> tuple[Any, ...]:
     return (not record.is_run, values)
 
 
-def _labels(groups: Sequence[tuple[Record, ...]]) -> list[str]:
-    """The policy, and of the rest only what tells the groups apart."""
-    facts = [records[0].facts for records in groups]
-    trained = [records[0].is_run for records in groups]
-    labels = []
-    for mine, has_training in zip(facts, trained, strict=True):
+def labels(facts: Sequence[Mapping[str, Any]], trained: Sequence[bool] | None = None) -> list[str]:
+    """For each of several runs: the policy, and of the rest only what tells them apart.  Those that are only planned,
+    among others that are trained, say so."""
+    found = []
+    kinds = [True] * len(facts) if trained is None else trained
+    for mine, has_training in zip(facts, kinds, strict=True):
         namesakes = [other for other in facts if other["policy"] == mine["policy"]]
         words = [str(mine["policy"])]
         for key, value in mine.items():
             rivals = namesakes if key.startswith("policy.") else facts
             if any(key in other and other[key] != value for other in rivals) and key != "policy":
                 words.append(f"{key.split('.', 1)[1]}={'none' if value is None else value}")
-        if not has_training and any(trained):
+        if not has_training and any(kinds):
             words.append("(plan)")
-        labels.append(" ".join(words))
-    repeated: dict[str, int] = {}
-    for place, label in enumerate(labels):
-        repeated[label] = repeated.get(label, 0) + 1
-        if repeated[label] > 1:
-            labels[place] = f"{label} #{repeated[label]}"
-    return labels
+        found.append(" ".join(words))
+    return found

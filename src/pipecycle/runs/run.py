@@ -18,7 +18,8 @@ from pipecycle.errors import InputError
 from pipecycle.files import reason, tidy, write
 from pipecycle.policies.registry import policy_class, revision
 from pipecycle.runs import folders as disk
-from pipecycle.runs.config import Config, TrainSection
+from pipecycle.runs.config import Config, TrainSection, read_recorded
+from pipecycle.runs.contents import changes, sealed
 from pipecycle.runs.planning import plan_of, planned_ahead, split_of, task_of
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.summary import summarise
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pipecycle.train.job import Job, Watch
     from pipecycle.train.problems import Problem, Training
 
+CONTENTS = "\n[contents]\n"
 Show = Callable[["Engine"], None]
 Failed = Callable[["RunFolder", BaseException], None]
 
@@ -87,25 +89,50 @@ class RunFolder:
     """A run on disk: `begin` gives its job, new or resumed, `save` and `finish` write what comes out."""
 
     def __init__(self, path: Path, config: Config) -> None:
-        self.path, self.config = path, config
+        self.path, self.config = path, sealed(config)
         self.schedule: Schedule | None = None
         """The plan, where somebody has made it already."""
+        self.resumed: int | None = None
+        """The slot of the last evaluation in the checkpoint that the run was resumed from."""
+        self.note: str | None = None
+        """What the user should know about the run that the folder holds."""
         self.checkpoint = path / disk.CHECKPOINT
         self.lock = disk.Lock(path)
-        known = path / "config.toml"
-        if known.exists() and known.read_text(errors="replace") != config.text():
-            number = revision(policy_class(config.policy))
-            former = known.read_text(errors="replace") == config.text().replace(f"revision = {number}\n", "", 1)
-            other = (
-                f"of an earlier {config.policy}, which was another algorithm"
-                if former
-                else "with another configuration"
-            )
-            raise InputError(f"{path}: holds a run {other}; choose another folder, or --fresh")
+        if self.outdated:
+            self._compare(config)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the folder holds a run with other code or data."""
+        known = self.path / "config.toml"
+        return known.exists() and known.read_text(errors="replace") != self.config.text()
+
+    def _compare(self, given: Config) -> None:
+        """Refuse a folder with another configuration; note one with other code or data."""
+        known = self.path / "config.toml"
+        text, mine = known.read_text(errors="replace"), self.config.text()
+        if text.partition(CONTENTS)[0].rstrip() == mine.partition(CONTENTS)[0].rstrip():
+            before = read_recorded(known).contents
+            if before or not disk.finished(self.path):
+                why = changes(before, self.config.contents) if before else "it does not say with which files it began"
+                self.note = f"{self.path}: {why}, so the run starts again"
+            else:  # a run of before contents were recorded: nobody can say, and a result is not thrown away for that
+                listed = ", ".join(sorted(self.config.contents)[:3])
+                self.note = f"{self.path}: does not record with which {listed} it was made (--fresh trains it again)"
+                self.config = given
+            return
+        number = revision(policy_class(self.config.policy))
+        former = text == mine.replace(f"revision = {number}\n", "", 1)
+        other = (
+            f"of an earlier {self.config.policy}, which was another algorithm"
+            if former
+            else "with another configuration"
+        )
+        raise InputError(f"{self.path}: holds a run {other}; choose another folder, or --fresh")
 
     @property
     def finished(self) -> bool:
-        return disk.finished(self.path)
+        return disk.finished(self.path) and not self.outdated
 
     @property
     def damage(self) -> str | None:
@@ -129,7 +156,6 @@ class RunFolder:
         if self.finished:
             self.release()
             return False
-        (self.path / "result.json").unlink(missing_ok=True)  # it was damaged
         tidy(self.path)
         tidy(self.checkpoint.parent)
         return True
@@ -157,11 +183,16 @@ class RunFolder:
             raise InputError(f"{self.path}: cannot be written ({reason(error)})") from None
         if not self.take():
             return None
+        (self.path / "result.json").unlink(missing_ok=True)  # it is damaged, or of other code or data
+        if self.outdated:
+            for name in (disk.CHECKPOINT, "metrics.csv", "model.safetensors"):
+                (self.path / name).unlink(missing_ok=True)
         write(self.path / "config.toml", self.config.text())
         schedule.save(self.path / "schedule.npz")
         self.identity = f"{self.config.identity()}/{schedule.digest()}"
         if self.checkpoint.exists():
             load_job(job, self.checkpoint, self.identity, like)
+            self.resumed = job.history.final.slot if job.history.rows else 0
         return job
 
     def save(self, job: Job) -> None:

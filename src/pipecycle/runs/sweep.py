@@ -14,20 +14,11 @@ from attrs import field, frozen
 
 from pipecycle.checks import MOST_RUNS
 from pipecycle.errors import InputError, shown
-from pipecycle.policies.registry import build, convert, nearest, parameters, policy_class, settings, stated
-from pipecycle.runs.config import SECTIONS, Config, read_toml, sections
+from pipecycle.policies.registry import build, nearest, parameters, policy_class, settings, stated
+from pipecycle.policies.spec import Spec
+from pipecycle.runs.config import SECTIONS, Config, read_toml, sections, whole_name
 from pipecycle.runs.planning import planning
 from pipecycle.runs.run import RunFolder
-
-ALIASES = {
-    "data": "data.name",
-    "alpha": "data.alpha",
-    "scale": "data.scale",
-    "model": "train.model",
-    "augment": "train.augment",
-    "trial": "world.trial",
-}
-WORDS = ("clients", "session", "slots", "budget", "harvest", "capacity", "initial")
 
 
 @frozen
@@ -146,7 +137,8 @@ def expand(
     exclude: Iterable[Mapping[str, Any]] = (),
     when: Iterable[Mapping[str, Any]] = (),
 ) -> Sweep:
-    """Every combination.  A setting that a policy does not have (such as groups) does not multiply that policy.
+    """Every combination.  A setting that a policy does not have (such as groups) does not multiply that policy.  A
+    policy may be a spec such as `pipecycle(groups=2)`: what it says itself wins over the matrix.
 
     `exclude` drops the cells that a rule describes; `when` gives those that it describes what stands in its `set`.
     Trials are a count or a list, or a key of the matrix, or the base's; one of these, never two."""
@@ -162,15 +154,24 @@ def expand(
     size = math.prod(len(choices) for choices in matrix.values()) * len(numbers or [0])
     if size > MOST_RUNS:
         raise InputError(f"the matrix has {size:,} combinations: needs at most {MOST_RUNS:,}")
-    bare = {key for key in matrix if key != "policy" and "." not in key and key != "delta" and _field(key) is None}
-    known: set[str] = set()
+    bare = {key for key in matrix if key != "policy" and _is_setting(key)}
+    unused = set(matrix) - {"policy"}
     runs: dict[str, Config] = {}
     for values in itertools.product(*matrix.values()):
         cell = dict(zip(matrix, values, strict=True))
-        policy = cell.pop("policy", base.policy)
+        spec = Spec.of(cell.pop("policy", base.policy))
+        policy, own_values = spec.policy, {**_settings(spec), **spec.fields}
         owned = set(parameters(policy_class(policy)))
-        known |= owned
-        cell = {key: value for key, value in cell.items() if key not in bare or key in owned}
+        mine = {_target(key) for key in own_values}
+        if "world.trial" in mine:
+            raise InputError(f"{spec}: a trial is for all policies, not for one of them")
+        cell = {
+            key: value
+            for key, value in cell.items()
+            if (key not in bare or _setting(key) in owned) and _target(key) not in mine
+        }
+        unused -= set(cell)
+        cell |= own_values
         described = {"policy": policy, **cell}
         if any(rule.describes(described) for rule in dropped):
             continue
@@ -179,13 +180,13 @@ def expand(
             if rule.describes(described):
                 given |= rule.given
         start = base if policy == base.policy else attrs.evolve(base, policy=policy, settings={})
-        config = start.changed(dict(_key(key, value) for key, value in (given | cell).items()))
+        config = start.changed(given | cell)
         for trial in numbers or [config.world.trial]:
             run = config.changed({"world.trial": trial})
             words = [policy, *(f"{key}-{value}" for key, value in cell.items() if key not in own), f"trial-{trial}"]
             runs.setdefault(_folder_name(words, run), run)
-    for key in bare - known:
-        raise InputError(f"matrix.{key}: is neither a field nor a setting of any policy in the matrix")
+    if unused:
+        raise _without_effect(min(unused), base, matrix)
     if not runs:
         raise InputError("the sweep is empty: everything is excluded")
     return Sweep(runs)
@@ -221,20 +222,30 @@ class _Rule:
 
 
 def _target(key: str) -> str:
-    """The field that a key of a matrix is about, if it is about one."""
-    return _field(key) or key
+    """The field or setting that a key of a matrix is about."""
+    return whole_name(key, 0.5)[0].removeprefix("policy.")
 
 
-def _field(key: str) -> str | None:
-    return ALIASES.get(key) or (f"world.{key}" if key in WORDS else None)
+def _is_setting(key: str) -> bool:
+    """Whether a key is about the policy, not about a field."""
+    return key.startswith("policy.") or "." not in whole_name(key, 0.5)[0]
 
 
-def _key(key: str, value: Any) -> tuple[str, Any]:
-    if key == "delta":
-        return "world.harvest", f"bernoulli:{convert('delta', value, float)!r}"
-    if key == "alpha" and value in ("iid", "none"):
-        return "data.alpha", None
-    return _target(key), value
+def _setting(key: str) -> str:
+    return key.removeprefix("policy.")
+
+
+def _settings(spec: Spec) -> dict[str, Any]:
+    """A spec's settings by names that no field has."""
+    return {key if _is_setting(key) else f"policy.{key}": value for key, value in spec.settings.items()}
+
+
+def _without_effect(key: str, base: Config, matrix: Mapping[str, Sequence[Any]]) -> InputError:
+    """About a key of a matrix that no run uses."""
+    policies = [Spec.of(policy).policy for policy in matrix.get("policy", [base.policy])]
+    if _is_setting(key) and not any(_setting(key) in parameters(policy_class(name)) for name in policies):
+        return InputError(f"matrix.{key}: is neither a field nor a setting of any policy in the matrix")
+    return InputError(f"matrix.{key}: has no effect, because every policy in the matrix says its own")
 
 
 def check_runs(sweep: Sweep) -> None:

@@ -20,7 +20,7 @@ from attrs import asdict, define, field
 
 from pipecycle.errors import InputError, sentence
 from pipecycle.runs.config import sections
-from pipecycle.runs.folders import Busy, finished
+from pipecycle.runs.folders import Busy
 from pipecycle.runs.run import Pace, RunFolder, train_folders
 from pipecycle.stopping import Interrupted, Stop, die_with_parent, listening
 
@@ -152,7 +152,7 @@ def execute(
 def _later(worker: Worker, tally: Tally) -> list[Shard]:
     """The runs to retry after a worker has ended.  Each gets a process of its own, so that a run that kills its process
     does not stop others."""
-    lost = [run for run in worker.shard if run[0] not in tally.failed and not finished(Path(run[0]))]
+    lost = [run for run in worker.shard if run[0] not in tally.failed and not _folder(*run).finished]
     how = tally.ended[worker.number]
     if lost:
         tally.done.pop(worker.number, None)
@@ -161,9 +161,7 @@ def _later(worker: Worker, tally: Tally) -> list[Shard]:
         tally.failed |= {path: how for path, _ in lost}
         return list(worker.later)
     if lost:
-        tally.notes.append(
-            f"A worker did not finish ({how}); its {len(lost)} unfinished runs are tried again, one by one."
-        )
+        tally.notes.append(f"A worker stopped early ({how}); its {len(lost)} runs are retried one by one.")
     return [[run] for run in lost]
 
 
@@ -197,6 +195,14 @@ def share(folders: Sequence[RunFolder], device: str, workers: int | None) -> lis
         places = ["cpu"] * max(1, min(workers or os.cpu_count() or 1, len(open_runs)))
     shards = [(place, open_runs[index :: len(places)]) for index, place in enumerate(places)]
     return [(place, shard) for place, shard in shards if shard]
+
+
+def _folder(path: str, text: str) -> RunFolder:
+    """The folder of a run that somebody asked for, with the code and data of then."""
+    folder = RunFolder(Path(path), sections(tomllib.loads(text), path))
+    if folder.config.text() != text:
+        raise InputError("code or data has changed since the command was given; run it again")
+    return folder
 
 
 def _serve(number: int, shard: Shard, device: str, save_every: float, line: Any) -> None:
@@ -272,7 +278,7 @@ def work(
                     attempt([folder])
 
     try:
-        folders = [RunFolder(Path(path), sections(tomllib.loads(text), path)) for path, text in shard]
+        folders = [_folder(path, text) for path, text in shard]
         attempt(folders, 1 if device == "cpu" else os.cpu_count() or 1)  # on a CPU every core has a worker of its own
         while busy:
             time.sleep(PATIENCE)
@@ -335,8 +341,8 @@ def execute_on_ray(
     if heard:
         raise Interrupted(heard[0])
     for number, shard in enumerate(shards):
-        lost = (path for path, _ in shard if path not in tally.failed and not finished(Path(path)))
-        tally.failed |= {path: tally.ended.get(number, "its task ended without a message") for path in lost}
+        lost = (path for path, text in shard if path not in tally.failed and not _folder(path, text).finished)
+        tally.failed |= {path: tally.ended.get(number, "its Ray task ended without a result") for path in lost}
     return tally.failed
 
 

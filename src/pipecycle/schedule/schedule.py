@@ -152,11 +152,11 @@ class Schedule(Shown):
     """A planned (or lived) run.  `meta` holds what was asked for; the rest is what happened.
 
     >>> from pipecycle import plan
-    >>> schedule = plan("pipecycle", harvest=1.0, clients=8, slots=100)
+    >>> schedule = plan("pipecycle(groups=3)", harvest=0.3, clients=20, slots=600)
     >>> schedule
-    Schedule(pipecycle, 8 clients, 100 slots, trial 0: 28 sessions, 6 aggregations, 512 units)
-    >>> schedule.fairness(), schedule.budget_slot(400)
-    (0.98, 81)
+    Schedule(pipecycle, 20 clients, 600 slots, trial 0: 158 sessions, 77 aggregations, 3,264 units)
+    >>> round(schedule.fairness(), 3), schedule.budget_slot(2000)
+    (0.997, 389)
     >>> print(schedule.summary())
     >>> schedule.frame()[["client", "start", "end", "reference", "status"]].head(3)
     >>> schedule.plot("participation")

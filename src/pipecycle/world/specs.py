@@ -39,6 +39,18 @@ def check_harvest(spec: str) -> None:
     _parse(spec, _unread)
 
 
+def files(spec: str) -> list[str]:
+    """The files that a harvest is read from."""
+    found: list[str] = []
+
+    def note(path: str) -> Trace:
+        found.append(path)
+        return _unread(path)
+
+    _parse(spec, note)
+    return found
+
+
 def _unread(path: str) -> Trace:
     """In place of a file."""
     return Trace(np.zeros((1, 1)), 1.0, Path(path).name)
@@ -64,7 +76,8 @@ def _parse(spec: str, reading: Read) -> Harvest:
     if kind == "csv" and rest:
         path, options = _options(rest, ("day",))
         days = {key: _whole(key, value) for key, value in options.items()}
-        return Table(reading(path), **days) if reading is read else Always()
+        trace = reading(path)
+        return Table(trace, **days) if reading is read else Always()
     raise InputError(f"harvest {shown(spec)!r}: needs {FORMS}")
 
 

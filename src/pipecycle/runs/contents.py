@@ -1,0 +1,157 @@
+"""The contents of a user's files that decide a run: sources of policies and models, data, splits and harvests.
+
+Modules are followed through their import statements, from the module that a configuration names to every module of the
+same folder tree that it imports.  Installed packages are not followed, nor is what code imports or reads by a name that
+it computes."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from weakref import WeakKeyDictionary
+
+import attrs
+
+from pipecycle.errors import InputError, is_library
+from pipecycle.files import reason
+from pipecycle.runs.config import SECTIONS, Config
+from pipecycle.world import specs
+
+DATA = (".npz", ".json", ".csv")
+
+_SEEN: WeakKeyDictionary[ModuleType, dict[str, str]] = WeakKeyDictionary()
+"""Sources of loaded modules as they were when first asked for: a process runs what it has imported, whatever is written
+to the file later."""
+
+
+def sealed(config: Config) -> Config:
+    """The configuration with the contents of the files that it names; one without such files stays as it is."""
+    found: dict[str, str] = {}
+    for name in (config.policy, config.train.model):
+        if ":" in name:
+            found |= sources(name.partition(":")[0])
+    for path in files(config):
+        found[path] = digest(Path(path))
+    return attrs.evolve(config, contents=found)
+
+
+def files(config: Config) -> list[str]:
+    """The data files that a configuration names."""
+    values = [value for section in SECTIONS for value in attrs.asdict(getattr(config, section)).values()]
+    named = [value for value in values if isinstance(value, str) and value.endswith(DATA) and ":" not in value]
+    return [*named, *specs.files(config.world.harvest)]
+
+
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """What differs between two contents, in words: `race.py has changed`."""
+    kinds = {
+        "changed": [name for name in now if name in before and before[name] != now[name]],
+        "been added": [name for name in now if name not in before],
+        "gone": [name for name in before if name not in now],
+    }
+    words = [f"{_listed(names)} {'has' if len(names) == 1 else 'have'} {how}" for how, names in kinds.items() if names]
+    return " and ".join(words).replace("has gone", "is gone").replace("have gone", "are gone")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(sorted(names)[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def digest(path: Path) -> str:
+    """Of a file's bytes, which are read again only if the file was written since."""
+    try:
+        about = path.stat()
+        return _digest(path.resolve(), about.st_mtime_ns, about.st_size, about.st_ino)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({reason(error)})") from None
+
+
+@lru_cache(256)
+def _digest(path: Path, *stamp: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def sources(name: str) -> dict[str, str]:
+    """Digests of a user's module and of those that it imports from the same folder tree, by path in that tree.
+
+    Empty for a module of an installed package, and for one that is not there: importing it says why."""
+    loaded = sys.modules.get(name)
+    if loaded is not None and loaded in _SEEN:
+        return _SEEN[loaded]
+    start = _origin(name, loaded)
+    if start is None:
+        return {}
+    depth = name.count(".") + (start.name == "__init__.py")
+    root = start.parents[depth]
+    found = {path.relative_to(root).as_posix(): digest(path) for path in sorted(_followed(root, start))}
+    if loaded is not None:
+        _SEEN[loaded] = found
+    return found
+
+
+def _origin(name: str, loaded: ModuleType | None) -> Path | None:
+    """The file of a user's module."""
+    file = getattr(loaded, "__file__", None)
+    if loaded is None:
+        if "" not in sys.path:
+            sys.path.insert(0, "")
+        try:
+            spec = importlib.util.find_spec(name)
+        except (Exception, SystemExit):  # a package above it fails
+            return None
+        file = None if spec is None else spec.origin
+    path = Path(file).absolute() if file else None
+    if path is None or is_library(path) or is_library(path.resolve()):
+        return None
+    return path.resolve() if path.suffix == ".py" and path.is_file() else None
+
+
+def _followed(root: Path, start: Path) -> set[Path]:
+    """Every file of the tree that importing `start` may execute."""
+    found: set[Path] = set()
+    waiting = [start]
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        found.add(path)
+        for name in _imports(path, root):
+            waiting += _modules(root, name)
+    return found
+
+
+def _imports(path: Path, root: Path) -> Iterator[str]:
+    """Names that a file imports, whole; of `from a import b` both `a` and `a.b`, which may be a module."""
+    package = path.relative_to(root).parts[:-1]
+    yield ".".join(package)
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # importing it says so
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield base
+            yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+
+
+def _modules(root: Path, name: str) -> list[Path]:
+    """The files behind a dotted name in a tree: the module and the packages above it."""
+    found: list[Path] = []
+    parts = name.split(".") if name else []
+    if parts[:1] == ["pipecycle"]:
+        return found
+    for length in range(1, len(parts) + 1):
+        place = root.joinpath(*parts[:length])
+        found += [path for path in (place.with_name(f"{place.name}.py"), place / "__init__.py") if path.is_file()]
+    return found
