@@ -4,10 +4,9 @@ Run it as a script, or cell by cell in an editor that knows `# %%`."""
 
 # %% Four schedulers on the same two trials: the same weather, the same data, the same batches.
 from pipecycle import compare
-from pipecycle.runs.compare import DEMO
 
-base = DEMO.changed({"world.clients": 20, "world.slots": 500, "world.budget": 2000.0})
-result = compare(["fedavg", "mifa", "pipecycle", "pipecycle+"], trials=2, groups=2, base=base)
+schedulers = ["fedavg", "pipecycle(groups=2)", "pipecycle(groups=5)", "pipecycle+(groups=2)"]
+result = compare(schedulers, trials=2, clients=20, slots=500, budget=2000)
 print(result)  # a notebook shows the table, the curves and what to make of them: result
 
 # %% In sentences, with the notes that one should read before believing a difference.

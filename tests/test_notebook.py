@@ -128,7 +128,9 @@ def test_figures_show_the_numbers(history: History, comparison: Comparison) -> N
     assert line.get_ydata().tolist() == pytest.approx(regular["accuracy"].tolist())
     both = comparison.plot()
     assert [text.get_text() for text in both.legends[0].get_texts()] == ["pipecycle", "fedavg"]
-    assert both._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
+    png, size = both._repr_png_()  # type: ignore[attr-defined]
+    assert png.startswith(b"\x89PNG")
+    assert size["width"] == pytest.approx(both.get_figwidth() * 96, abs=1)
     with pytest.raises(InputError, match="plot 'acuracy': unknown, did you mean 'accuracy'"):
         comparison.plot("acuracy")
 

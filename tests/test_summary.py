@@ -138,5 +138,6 @@ def test_the_note_names_only_settings_that_the_policy_has() -> None:
     assert note.endswith("(try rotation=spread and relay_mix=0.5, or pipecycle+).")
     better = {**figures, "settings": {**figures["settings"], "rotation": "spread"}}
     assert warnings(better)[0].endswith("(try relay_mix=0.5, or pipecycle+).")
+    assert warnings(figures, figures)[0].startswith("In both trials a chain has met only 2 of the 3 clients")
     other = {**figures, "settings": {"winners": 4}}
     assert warnings(other)[0].endswith("chains that never mix learn from a part of the data.")

@@ -31,7 +31,8 @@ What = Schedule | History | Comparison
 
 _STYLE = """<style>
 .pipecycle { font: 14px/1.45 system-ui, sans-serif; max-width: 60rem }
-.pipecycle h4 { margin: .4em 0; font-size: 1.05em } .pipecycle ul { margin: .3em 0; padding-left: 1.3em }
+.pipecycle h4 { margin: .4em 0; font-size: 1.05em; font-weight: 600 }
+.pipecycle ul { margin: .3em 0; padding-left: 1.3em }
 .pipecycle img { max-width: 100%; background: white; margin: .3em 0 }
 .pipecycle .scroll { overflow-x: auto; margin: .5em 0 }
 .pipecycle table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13px; margin: 0 }
@@ -132,16 +133,18 @@ def _image(what: What) -> str:
         figure = plot(what)
     except InputError:  # matplotlib is missing
         return ""
-    data = base64.b64encode(_png(figure)).decode()
-    inches = figure.get_size_inches()[0]
-    return f'<img width="{round(96 * inches)}" alt="{markup.escape(title(what))}" src="data:image/png;base64,{data}">'
+    png, size = _png(figure)
+    data = base64.b64encode(png).decode()
+    return f'<img width="{size["width"]}" alt="{markup.escape(title(what))}" src="data:image/png;base64,{data}">'
 
 
-def _png(figure: Figure) -> bytes:
+def _png(figure: Figure) -> tuple[bytes, dict[str, int]]:
+    """A figure in twice the pixels that it takes up, and how many these are."""
     from pipecycle.report.figures import figure_style, save
 
+    width, height = figure.get_size_inches()
     with figure_style():
-        return save(figure, "png", dpi=192)
+        return save(figure, "png", dpi=192), {"width": round(96 * width), "height": round(96 * height)}
 
 
 def plot(what: What, kind: str | None = None) -> Figure:

@@ -136,4 +136,6 @@ def _remedy(figures: dict[str, Any]) -> str:
 def _trials(some: Sequence[Any], trials: Sequence[Any]) -> str:
     if len(trials) == 1:
         return ""
-    return f"In {'all' if len(some) == len(trials) else f'{len(some)} of'} {len(trials)} trials"
+    if len(some) < len(trials):
+        return f"In {len(some)} of {len(trials)} trials"
+    return "In both trials" if len(trials) == 2 else f"In all {len(trials)} trials"
