@@ -42,7 +42,7 @@ def test_a_run_leaves_everything_in_its_folder(tmp_path: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     assert sum(value.size for value in weights.values()) == got["parameters"] == 4810
     again = run("pipecycle", "--clients", "20", "--slots", "600", "--budget", "4000", cwd=tmp_path)
-    assert "is finished already" in again.stdout
+    assert "is already finished" in again.stdout
 
 
 def test_a_users_data_model_and_split(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def test_a_killed_sweep_resumes_to_the_same_results(tmp_path: Path) -> None:
     until(lambda: list((tmp_path / "cut").glob("*/checkpoint/state.safetensors")), running)
     output, _ = end(running, signal.SIGINT)
     assert running.returncode == 130
-    assert "the same command resumes" in output
+    assert "run the same command again to resume" in output
     assert sweep(tmp_path / "cut").returncode == 0
     one, two = ((tmp_path / name / "results.csv").read_bytes() for name in ("whole", "cut"))
     assert one == two

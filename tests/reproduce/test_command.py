@@ -105,7 +105,7 @@ def test_a_stopped_command_goes_on_and_ends_the_same(home: Path) -> None:
     until(lambda: list((home / "stopped" / "runs").glob("*/checkpoint/state.safetensors")), running)
     out, _ = end(running, signal.SIGINT)
     assert running.returncode == 130, out
-    assert "the same command resumes from here" in out
+    assert "run the same command again to resume" in out
     figures(*common, "--out", "stopped", cwd=home)
     figures(*common, "--out", "straight", cwd=home)
     stopped, straight = (load(home / name / "results.parquet") for name in ("stopped", "straight"))

@@ -181,7 +181,7 @@ def test_ctrl_c_while_measuring_leaves_everything_as_it_was(sweep: Path, tmp_pat
     done = ctrl_c("theory", *options, cwd=tmp_path, at="G = 1")
     assert done.returncode == 130
     assert done.stderr.splitlines()[-1] == (
-        "pipecycle: stopped; nothing is half-written, and the same command begins again"
+        "pipecycle: stopped; no file is half-written. Run the same command to start again"
     )
     assert list(tmp_path.iterdir()) == []
     assert {path: path.read_bytes() for path in sweep.rglob("*") if path.is_file()} == before

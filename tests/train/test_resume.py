@@ -155,7 +155,7 @@ def test_the_command_survives_being_killed(
         output, _ = running.communicate(timeout=PATIENCE)
         if how != signal.SIGKILL and running.returncode:
             assert running.returncode == 128 + how
-            assert "the same command resumes" in output.replace("\n", " ")
+            assert "run the same command again to resume" in output.replace("\n", " ")
     assert "ended (finished)" in pipecycle(*RUN, str(folder)).stdout
     assert files(folder) == whole
     assert not any(name.endswith((".partial", ".lock")) for _, _, names in os.walk(folder) for name in names)

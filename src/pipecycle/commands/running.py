@@ -6,6 +6,8 @@ import json
 import os
 import re
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -144,34 +146,22 @@ def name(config: Config) -> str:
 def _train(folder: RunFolder, device: str, save_every: float, console: Console) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     folder.schedule = planned(folder.config)
-    said = False
 
-    def resumed() -> None:
-        nonlocal said
-        if folder.resumed is not None and folder.schedule is not None and not said:
-            said = True
+    def begun(_: Sequence[RunFolder]) -> None:
+        if folder.resumed is not None and folder.schedule is not None:
             where = f"slot {number(folder.resumed)} of {number(folder.schedule.slots)}"
             console.print(f"Resumes from {where}.", highlight=False)
 
+    train = partial(train_folders, [folder], device=device, save_every=save_every, begun=begun)
     try:
         if console.is_terminal:
             with Live(console=console, refresh_per_second=4, transient=True) as live:
                 live.update(lead("starting", f" {folder.config.policy}"))
-
-                def show(engine: Engine) -> None:
-                    resumed()
-                    live.update(_display(engine))
-
-                train_folders([folder], device=device, save_every=save_every, show=show)
+                train(show=lambda engine: live.update(_display(engine)))
         else:
             with progress() as bar:
                 task = bar.add_task(f"training {folder.config.policy}", total=None)
-
-                def note(engine: Engine) -> None:
-                    resumed()
-                    bar.update(task, completed=engine.steps_done, total=engine.steps_total)
-
-                train_folders([folder], device=device, save_every=save_every, show=note)
+                train(show=lambda engine: bar.update(task, completed=engine.steps_done, total=engine.steps_total))
     except Interrupted as stop:
         console.print(f"Stopped; run the same command again to resume {folder.path}.", highlight=False)
         raise stopped(stop) from None

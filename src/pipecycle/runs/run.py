@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 CONTENTS = "\n[contents]\n"
 Show = Callable[["Engine"], None]
+Begun = Callable[[Sequence["RunFolder"]], None]
 Failed = Callable[["RunFolder", BaseException], None]
 
 
@@ -231,12 +232,14 @@ def train_folders(
     failed: Failed | None = None,
     planners: int = 1,
     stop: Stop | None = None,
+    begun: Begun | None = None,
 ) -> Pace:
     """Bring all runs to their end, stacked, saving every so many seconds and when asked to stop: by `stop`, or without
     it by Ctrl-C and SIGTERM.
 
     A run that cannot begin, whatever the reason (`Busy`: another process has it), is handed to `failed`, if there is
-    one, and does not stop the others.  `planners` is how many processes plan.  Returns how fast it went."""
+    one, and does not stop the others.  `begun` is given those that could, each with the slot that it resumes from.
+    `planners` is how many processes plan.  Returns how fast it went."""
     seconds.of("save_every", save_every)
     jobs: list[tuple[RunFolder, Job]] = []
     unfinished: dict[int, tuple[RunFolder, Job]] = {}
@@ -275,6 +278,8 @@ def train_folders(
                     failed(folder, error)
                 else:
                     jobs += [(folder, job)] if job is not None else []
+        if begun is not None:
+            begun([folder for folder, _ in jobs])
         import torch
 
         from pipecycle.train.engine import pick_device, train_many

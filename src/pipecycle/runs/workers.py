@@ -253,6 +253,11 @@ def work(
         over.add(path)
         tell(("failed", number, (path, sentence(error))))
 
+    def begun(folders: Sequence[RunFolder]) -> None:
+        slots = [folder.resumed for folder in folders if folder.resumed is not None]
+        if slots:
+            tell(("note", number, f"Worker {number + 1}: {_resumed(slots)}"))
+
     def attempt(folders: list[RunFolder], planners: int = 1) -> None:
         try:
             paces.append(
@@ -264,6 +269,7 @@ def work(
                     failed=fail,
                     planners=planners,
                     stop=stop,
+                    begun=begun,
                 )
             )
         except Interrupted as stopped:
@@ -291,10 +297,20 @@ def work(
     except (Exception, SystemExit) as error:
         how = sentence(error)
     if paces:
-        seconds = sum(pace.seconds for pace in paces)
-        runs, steps = sum(pace.runs for pace in paces), sum(pace.steps for pace in paces)
-        tell(("pace", number, asdict(Pace(paces[0].device, runs, steps, seconds))))
+        tell(("pace", number, asdict(_together(paces))))
     tell(("end", number, how))
+
+
+def _resumed(slots: Sequence[int]) -> str:
+    if len(slots) == 1:
+        return f"1 run resumes from slot {slots[0]:,}."
+    where = f"slot {slots[0]:,}" if len(set(slots)) == 1 else f"slots {min(slots):,} to {max(slots):,}"
+    return f"{len(slots)} runs resume from {where}."
+
+
+def _together(paces: Sequence[Pace]) -> Pace:
+    seconds = sum(pace.seconds for pace in paces)
+    return Pace(paces[0].device, sum(pace.runs for pace in paces), sum(pace.steps for pace in paces), seconds)
 
 
 def execute_on_ray(
