@@ -35,8 +35,9 @@ def on_a_full_disk(*arguments: str, cwd: Path) -> Done:
     )  # fmt: skip
 
 
-def test_the_demo_compares_all_but_the_variant() -> None:
-    assert set(POLICIES) == set(REGISTRY) - {"fedbacys-odd", "isolated"}
+def test_the_demo_compares_the_papers_schedulers_and_ours() -> None:
+    rivals = {"fedasync", "fedbuff", "fedau", "fedvarp", "f3ast"}
+    assert set(POLICIES) == set(REGISTRY) - {"fedbacys-odd", "isolated"} - rivals
     sweep = comparison(DEMO)
     assert len(sweep) == 24
     assert {config.settings.get("groups") for config in sweep.runs.values()} == {5, None}

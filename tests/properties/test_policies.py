@@ -23,6 +23,11 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "mifa": [{}, {"use_memory": False}],
     "flda": [{}, {"phase": "global"}],
     "fedseq": [{}, {"step": "lag-stable"}, {"mode": "chain", "patience": 15}],
+    "fedasync": [{}, {"concurrency": 1}, {"concurrency": 100, "mixing": 1.0}],
+    "fedbuff": [{}, {"buffer": 3}, {"concurrency": 2, "buffer": 1}],
+    "fedau": [{}, {"cutoff": 2}],
+    "fedvarp": [{}, {"beta": 0.4}],
+    "f3ast": [{}, {"picked": 2, "beta": 0.3}],
     "fedbacys": [{}, {"reference_refresh": "next_group"}, {"reference_refresh": "broadcast"}, {"step": "lag-stable"}],
 }
 
@@ -86,12 +91,12 @@ def test_every_policy_keeps_the_rules(world: tuple[str, dict[str, Any], dict[str
     composed = np.repeat(np.arange(len(versions)), np.diff(versions.base_at))
     assert (versions.base < composed).all()
 
-    # Recipes of models are affine: coefficients sum to one, weights to one (or zero for blends); memories have none.
-    whole = np.bincount(composed, versions.coefficient, len(versions))
+    # Recipes of models are affine: coefficients of models sum to one; memories are displacements and have none.
+    model = versions.kind[versions.base] != Kind.MEMORY
+    whole = np.bincount(composed[model], versions.coefficient[model], len(versions))
     memory = (versions.kind == Kind.MEMORY) | (versions.kind == Kind.INITIAL)
     assert (whole[memory] == 0).all()
-    if schedule.policy != "mifa":
-        assert np.allclose(whole[~memory], 1.0)
+    assert np.allclose(whole[~memory], 1.0)
 
     # Energy per session is its steps and its transmission.
     sent = np.where(sessions.receiver == Sent.NOT, 0, UNIT)

@@ -176,15 +176,22 @@ def test_lag_stable_steps_are_within_the_proven_part(policy: str, delta: float) 
     assert len(found.version) > 90
 
 
+WEIGHTED = ("fedbuff", "fedau", "f3ast")
+"""Their updates count by staleness or by how rare they are, and not as a mean."""
+
+
 @pytest.mark.parametrize("policy", [name for name in REGISTRY if name not in ("pipecycle+", "pipecycle")])
 def test_lags_of_additive_schedules_are_the_ancestrys(policy: str) -> None:
     schedule = plan(build(policy), 0.4, slots=1500)
     found = theory.steps(schedule)
-    if policy in ("mifa", "isolated"):  # memories are used again and again; nothing is published
+    if policy in ("mifa", "fedvarp", "isolated"):  # memories are used again and again; nothing is published
         assert (len(found.version) == 0) == (policy == "isolated")
+    elif policy == "fedasync":  # what it mixes in holds its own reference
+        assert (found.lag.max(), schedule.ancestry.lags.max()) == (0, 19)
+        assert 0.6 <= found.step.max() < 1.0
     else:
         assert sorted(found.update_lag) == sorted(schedule.ancestry.lags)
-        assert np.allclose(found.step, 1.0)
+        assert policy in WEIGHTED or np.allclose(found.step, 1.0)
 
 
 def test_steps_by_hand() -> None:

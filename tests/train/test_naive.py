@@ -21,8 +21,10 @@ from pipecycle.train.job import Job, Watch
 from pipecycle.train.problems import Problem, problem
 from pipecycle.train.sessions import LocalSGD
 
-from .naive import Training, vector
+from .naive import RULES, Training, vector
+from .naive_rivals import RIVALS
 
+RULES |= RIVALS
 CLIENTS, CLASSES, TRIAL = 10, 4, 2
 LENGTHS = (3, 5, 4, 3, 5, 2, 4, 3, 1, 5)
 UNLIKE = (12, 1, 12, 1, 1, 12, 1, 1, 12, 1)
@@ -162,6 +164,19 @@ CASES = {
         reaches=("others refreshed",),
     ),
     "fedbacys-odd": Case("fedbacys-odd", {"groups": 2, "epoch": 10}, weighted=True, reaches=("group without members",)),
+    "fedasync": Case("fedasync", {}, session=LENGTHS, reaches=("stale", "several in a slot")),
+    "fedasync-all": Case("fedasync", {"concurrency": 10, "mixing": 0.9}, delta=0.3, weighted=True, reaches=("stale",)),
+    "fedbuff": Case("fedbuff", {"buffer": 2, "concurrency": 6}, weighted=True, session=LENGTHS, reaches=("stale",)),
+    "fedau": Case("fedau", {"epoch": 8}, weighted=True),
+    "fedau-scarce": Case(
+        "fedau", {"epoch": 8, "cutoff": 4}, delta=0.1, slots=300, reaches=("late report", "cut off", "empty round")
+    ),
+    "fedvarp": Case("fedvarp", {"epoch": 8}, weighted=True, reaches=("absent remembered",)),
+    "fedvarp-half": Case(
+        "fedvarp", {"epoch": 8, "beta": 0.5}, delta=0.1, slots=300, reaches=("absent remembered", "late report")
+    ),
+    "f3ast": Case("f3ast", {"epoch": 8, "picked": 3, "beta": 0.2}, weighted=True),
+    "f3ast-scarce": Case("f3ast", {"epoch": 8, "beta": 0.2}, delta=0.1, slots=300, session=LENGTHS, weighted=True),
 }
 
 
@@ -307,7 +322,7 @@ def test_all_policies_stacked_together() -> None:
     compare(stranger, Training(other, learnt(trial=5)))
 
 
-@pytest.mark.parametrize("name", ["pipecycle-3", "mifa", "flda-global", "fedseq-chain"])
+@pytest.mark.parametrize("name", ["pipecycle-3", "mifa", "flda-global", "fedseq-chain", "fedvarp"])
 @pytest.mark.parametrize(
     ("model", "training"), [("lenet", PLAIN), ("residual", PLAIN), ("residual", FULL), ("mlp", FULL)]
 )

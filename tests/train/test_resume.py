@@ -27,6 +27,8 @@ POLICIES = [
     ("flda", {"phase": "global"}),
     ("fedseq", {"mode": "chain"}),
     ("fedbacys", {}),
+    ("fedasync", {}),
+    ("fedvarp", {"beta": 0.5}),
 ]
 
 

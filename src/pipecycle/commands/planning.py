@@ -31,7 +31,7 @@ from pipecycle.commands.shared import (
     settings,
 )
 from pipecycle.files import writable
-from pipecycle.policies.registry import parameters
+from pipecycle.policies.registry import ELSEWHERE, parameters
 from pipecycle.runs.config import Config
 from pipecycle.runs.planning import model_of, priced_by_model
 from pipecycle.schedule.picture import pipeline
@@ -142,6 +142,8 @@ def policies(as_json: Json = False) -> None:
     width = max(map(len, rows))
     for name, (about, keys) in rows.items():
         print(f"{name:<{width}}  {about}  [{' '.join(keys)}]")
+    for name, where in ELSEWHERE.items():
+        print(f"{name:<{width}}  {where}")
 
 
 def _print(schedule: Schedule, as_json: bool, budget: float | None = None) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pipecycle.train.problems import Problem
 
 POLICIES = ("pipecycle", "pipecycle+", "fedavg", "cycp", "mifa", "flda", "fedseq", "fedbacys")
-"""All schedulers of the paper and ours; fedbacys-odd is a variant."""
+"""All schedulers of the paper and ours; fedbacys-odd is a variant, and others are compared by name."""
 
 DEMO = Config().changed(
     {
