@@ -135,7 +135,7 @@ def test_compare_from_python() -> None:
     found = compare(["fedavg", "mifa"], trials=2, base=base, device="cpu")
     assert set(found.table().index) == {"fedavg", "mifa"}
     assert set(found.frame()["trial"]) == {0, 1}
-    assert "Comparison(2 policies)" in repr(found)
+    assert "Comparison(2 schedulers, 2 trials)" in repr(found)
 
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from attrs import define
 
-from pipecycle import plan
+from pipecycle import Bernoulli, World, plan
 from pipecycle.policies import FedAvg, PipeCycle
+from pipecycle.schedule.picture import pipeline
 from pipecycle.schedule.schedule import Status
 from pipecycle.schedule.summary import number, sentences, summarise, warnings
 
@@ -86,3 +88,56 @@ def test_a_discarded_models_sessions_are_wasted() -> None:
 def test_figures_have_as_many_digits_as_help() -> None:
     shown = [number(value) for value in (None, 1234567, 12.0, 0.12345, 1234.56, True, "spread")]
     assert shown == ["-", "1,234,567", "12", "0.123", "1,234.6", "True", "spread"]
+
+
+@define(slots=False, eq=False)
+class Eager:
+    """Starts whoever can pay for a session in every slot from `first` on, and that is often nobody."""
+
+    name = "eager"
+    grouping = "launch"
+
+    first: int = 0
+
+    def setup(self, world: World) -> None:
+        self.fleet, self.lineage = world.fleet, world.lineage
+        self.need = self.fleet.to_train + self.fleet.to_server
+
+    def decide(self, slot: int) -> None:
+        senders = self.fleet.unsent(self.fleet.to_server)
+        if len(senders):
+            self.lineage.publish(self.lineage.mean(self.lineage.published, self.fleet.send(senders, "server")))
+        free = self.fleet.free(self.need)
+        self.fleet.start(free if slot >= self.first else free[:0], self.lineage.published, self.need)
+
+    def collect(self, slot: int, done: object, lost: object) -> None:
+        pass
+
+
+def test_a_policy_that_starts_nobody_is_drawn() -> None:
+    """Client 0 can pay for sessions in slots 0 to 1 and 3 to 4, the other one never; all other starts are empty."""
+    schedule = plan(Eager(), 0.0, 2, 12, session=2, initial=[6.0, 0.0])
+    assert (len(schedule.launches), len(schedule.sessions)) == (12, 2)
+    drawn = pipeline(schedule, 40).plain.splitlines()
+    assert drawn[0] == "lane 1      A─ A─" + " " * 23
+    nothing = pipeline(plan(Eager(first=99), 0.0, 2, 12, session=2, initial=6.0), 40).plain
+    assert "lane" not in nothing
+
+
+def test_a_client_in_flight_has_met_no_chain_and_is_no_reason_for_a_note() -> None:
+    """The second client has its three units in slot 2, and is still training when the run ends after that slot."""
+    schedule = plan(Eager(), Bernoulli([0.0, 1.0]), 2, 3, session=2, initial=[3.0, 0.0])
+    figures = summarise(schedule)
+    assert (figures["participants"], figures["contributors"], figures["chains"]["coverage_min"]) == (2, 1, 1)
+    assert warnings(figures) == []
+
+
+def test_the_note_names_only_settings_that_the_policy_has() -> None:
+    figures = relay()  # of PipeCycle
+    (note,) = warnings(figures)
+    assert note.endswith("(try rotation=spread and relay_mix=0.5, or pipecycle+).")
+    better = {**figures, "settings": {**figures["settings"], "rotation": "spread"}}
+    assert warnings(better)[0].endswith("(try relay_mix=0.5, or pipecycle+).")
+    assert warnings(figures, figures)[0].startswith("In both trials a chain has met only 2 of the 3 clients")
+    other = {**figures, "settings": {"winners": 4}}
+    assert warnings(other)[0].endswith("chains that never mix learn from a part of the data.")

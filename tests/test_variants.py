@@ -129,8 +129,8 @@ def test_what_has_no_effect_is_refused(arguments: str, said: str, tmp_path: Path
 def test_variants_in_python() -> None:
     base = DEMO.changed({"clients": 8, "slots": 200, "budget": 300.0})
     found = compare(["pipecycle(groups=2)", PipeCycle(groups=3), "mifa", FedAvg(epoch=60)], 1, base=base, device="cpu")
-    assert {label for label, _ in found.jobs} == {"pipecycle groups=2", "pipecycle groups=3", "mifa", "fedavg"}
-    lengths = {label: job.schedule.meta["settings"] for (label, _), job in found.jobs.items()}
+    lengths = {group.label: group.example.schedule.meta["settings"] for group in found.groups}
+    assert set(lengths) == {"pipecycle groups=2", "pipecycle groups=3", "mifa", "fedavg"}
     assert lengths["pipecycle groups=3"]["groups"] == 3
     assert lengths["fedavg"]["epoch"] == 60
 

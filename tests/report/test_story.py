@@ -83,8 +83,7 @@ def test_what_is_worth_knowing_is_about_all_trials(make) -> None:
     assert note.startswith("pipecycle: in 1 of 2 trials a chain has met only 9 of the 10 clients that took part: ")
     (group,) = load([make(f"b{t}", world__trial=t, world__harvest="bernoulli:0.04") for t in range(4)])
     assert [record.figures["aggregations"] for record in group.records] == [0, 2, 0, 1]
-    narrow, idle = story.notes([group])
-    assert narrow.startswith("pipecycle: in 1 of 4 trials a chain has met only 2 of the 3 clients")
+    (idle,) = story.notes([group])  # in trial 1 a third client is still training: no chain can have met it
     assert idle.startswith("pipecycle: in 2 of 4 trials nothing was aggregated: ")
     (group,) = load([make(f"c{t}", world__trial=t, world__harvest="bernoulli:0.1") for t in range(3)])
     (note,) = story.notes([group])

@@ -72,9 +72,13 @@ def named(name: str, what: str) -> Any:
         raise InputError(f"{what} {shown(name)!r}: module {shown(module)!r} has no {shown(attribute)!r}") from None
 
 
-def build(name: str, options: Mapping[str, Any] | None = None) -> Policy:
+def build(name: str, options: Mapping[str, Any] | None = None, /, **settings: Any) -> Policy:
     """A policy by its name or as `name(setting=value, ...)`, with settings by name; text is converted to the type that
-    the setting is declared with."""
+    the setting is declared with.
+
+    >>> build("pipecycle", groups=3).groups, build("pipecycle(groups=3)").groups
+    (3, 3)
+    """
     from pipecycle.policies.spec import Spec
 
     text.of("policy", name)
@@ -82,7 +86,10 @@ def build(name: str, options: Mapping[str, Any] | None = None) -> Policy:
     if spec.fields:
         raise InputError(f"policy {shown(name)!r}: {next(iter(spec.fields))} is about a run, not about the policy")
     found = policy_class(spec.policy)
-    return found(**(typed(found, spec.policy, spec.settings) | typed(found, spec.policy, options or {})))
+    given: dict[str, Any] = {}
+    for some in (spec.settings, options or {}, settings):
+        given |= typed(found, spec.policy, some)
+    return found(**given)
 
 
 def typed(found: type[Policy], name: str, options: Mapping[str, Any]) -> dict[str, Any]:

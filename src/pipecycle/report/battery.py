@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from attrs import frozen
@@ -37,8 +38,8 @@ class Levels:
 def levels(record: Record, moments: int = 200) -> Levels:
     """Levels at evenly spaced slots, the last one included; refused where they do not end as recorded."""
     schedule = record.schedule
-    if (record.path / "levels.npz").exists():
-        return lived(record, moments)
+    if record.path is not None and (record.path / "levels.npz").exists():
+        return lived(schedule, record.path / "levels.npz", moments)
     if schedule.energy.lost is not None or "fleet" in schedule.meta:
         raise InputError("levels are replayed for equal devices with perfect links only")
     world = None if record.config is None else record.config.world
@@ -55,11 +56,10 @@ def levels(record: Record, moments: int = 200) -> Levels:
     return Levels(slots, level)
 
 
-def lived(record: Record, moments: int) -> Levels:
+def lived(schedule: Schedule, path: Path, moments: int) -> Levels:
     """The levels of a live run, slot by slot as they were known to the server: reports, and the forecast since."""
-    path = record.path / "levels.npz"
     level = read_arrays(path).get("level")
-    clients = record.schedule.clients
+    clients = schedule.clients
     if level is None or level.ndim != 2 or level.shape[1] != clients or not len(level) or level.dtype.kind not in "iu":
         raise InputError(f"{path}: needs an array `level` of slots x {clients} clients")
     slots = np.unique(np.linspace(0, len(level) - 1, max(2, moments)).round().astype(np.int64))

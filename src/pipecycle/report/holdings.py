@@ -7,9 +7,8 @@ from itertools import pairwise
 import numpy as np
 from attrs import frozen
 
-from pipecycle.data import dirichlet, iid
 from pipecycle.errors import InputError
-from pipecycle.runs.planning import split_of, task_of
+from pipecycle.runs.planning import shares_of, task_of
 from pipecycle.runs.records import Group, Record
 from pipecycle.world.lineage import Floats
 
@@ -34,14 +33,9 @@ def holdings(record: Record) -> Holdings:
     config = record.config
     if config is None:
         raise InputError("a schedule does not say which data its clients hold")
-    if (record.path / "levels.npz").exists():
+    if record.path is not None and (record.path / "levels.npz").exists():
         raise InputError("this was a live run: only its nodes know which data they hold")
-    task, split, world, data = task_of(config), split_of(config), config.world, config.data
-    if split is None and data.alpha is None:
-        split = iid(task, world.clients, data.samples, world.trial)
-    elif split is None:
-        assert data.alpha is not None
-        split = dirichlet(task, world.clients, data.samples, data.alpha, world.trial)
+    task, split = task_of(config), shares_of(config)
     counts = split.counts(task).astype(np.float64)
     return Holdings(counts / counts.sum(axis=1, keepdims=True))
 

@@ -191,7 +191,9 @@ def _configuration(groups: Sequence[Group]) -> str:
 
 def _studio(groups: Sequence[Group]) -> str:
     """The command that opens a run's settings to play with; it does not tell where on a machine the folder is."""
-    path = next(group.example.path for group in groups if group.example.config is not None)
+    path = next((group.example.path for group in groups if group.example.config and group.example.path), None)
+    if path is None:
+        return ""
     command = html.escape(shlex.join(["pipecycle", "studio", path.name if path.is_absolute() else str(path)]))
     return f'<p class="caption">To change the settings of a run and see its schedule follow: <code>{command}</code></p>'
 
@@ -217,7 +219,6 @@ def _runs(groups: Sequence[Group]) -> str:
             metrics = record.metrics
             reached = "-" if metrics is None else f"{metrics.accuracy[metrics.at_budget]:.1f}"
             spent = number(round(record.figures["energy"]["spent"]))
-            name = record.path.name or str(record.path)
-            cells.append((group.label, str(record.trial), record.state, reached, spent, name))
+            cells.append((group.label, str(record.trial), record.state, reached, spent, record.name))
     head = ("Scheduler", "Trial", "State", "Accuracy (%)", "Spent (units)", "Folder")
     return html_table(TextTable("Every run", head, tuple(cells)))

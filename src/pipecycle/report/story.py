@@ -62,7 +62,7 @@ def notes(groups: Sequence[Group]) -> list[str]:
     said = []
     for group in groups:
         for record in group.records:
-            if record.config is not None and record.ended != "finished":
+            if record.is_run and record.ended != "finished":
                 kept = "" if record.ended else " It is left out of means and tables." if group.trained else ""
                 said.append(f"{group.label}, trial {record.trial}: {record.state}.{kept}")
     if groups and all(len(group.trained) == 1 for group in groups if group.trained) and any(g.trained for g in groups):

@@ -75,7 +75,7 @@ def _row(group: Group, best: Group | None, target: float | None) -> Summary:
         "label": group.label,
         "policy": group.policy,
         "trials": len(group.planned),
-        "unfinished": sum(record.ended is None and record.config is not None for record in group.records),
+        "unfinished": sum(record.ended is None and record.is_run for record in group.records),
         "diverged": sum(record.ended == "diverged" for record in group.records),
         "accuracy": None if value is None else value.mean,
         "accuracy_sd": None if value is None else value.sd,

@@ -6,10 +6,10 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from attrs import evolve, frozen
+from attrs import evolve
 
 from pipecycle.data import Split
 from pipecycle.errors import InputError, shown
@@ -17,18 +17,16 @@ from pipecycle.files import write
 from pipecycle.policies import FedAvg, Isolated
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.policies.spec import Spec
+from pipecycle.runs.comparison import Comparison, trained
 from pipecycle.runs.config import Config, meant
 from pipecycle.runs.contents import sealed
-from pipecycle.runs.records import labels
-from pipecycle.runs.run import prepare, watch
-from pipecycle.runs.sweep import Sweep, expand, flat
+from pipecycle.runs.run import prepare
+from pipecycle.runs.sweep import Sweep, expand
 from pipecycle.schedule.plan import plan
 from pipecycle.world.contract import Policy
 from pipecycle.world.harvest import Always
 
 if TYPE_CHECKING:
-    import pandas
-
     from pipecycle.train.engine import Engine
     from pipecycle.train.job import Job
 
@@ -92,69 +90,43 @@ def _listed(specs: Sequence[Spec]) -> str:
     return ", ".join(str(spec) for spec in specs)
 
 
-@frozen(eq=False)
-class Comparison:
-    """Runs of several policies on the same trials."""
-
-    jobs: Mapping[tuple[str, int], Job]
-    """By policy and trial."""
-
-    def frame(self) -> pandas.DataFrame:
-        """All checkpoints: policy, trial, slot, energy, accuracy, ..."""
-        import pandas
-
-        frames = []
-        for (policy, trial), job in self.jobs.items():
-            frame = job.history.frame()
-            frame.insert(0, "policy", policy)
-            frame.insert(1, "trial", trial)
-            frames.append(frame)
-        return pandas.concat(frames, ignore_index=True)
-
-    def table(self) -> pandas.DataFrame:
-        """Accuracy at the budget by policy, mean and deviation over the trials, and what was spent."""
-        import pandas
-
-        rows = [
-            {"policy": policy, "accuracy": job.history.at_budget.accuracy, "energy": job.history.at_budget.energy}
-            for (policy, _), job in self.jobs.items()
-        ]
-        grouped = pandas.DataFrame(rows).groupby("policy")
-        summary = grouped["accuracy"].agg(["mean", "std"]).join(grouped["energy"].mean())
-        return summary.sort_values("mean", ascending=False)
-
-    def __repr__(self) -> str:
-        return f"Comparison({len({policy for policy, _ in self.jobs})} policies)\n{self.table().round(2)}"
-
-
 def compare(
     policies: Sequence[str | Spec | Policy] = POLICIES,
     trials: int = 3,
     groups: int | None = None,
+    *,
+    harvest: str | float | None = None,
+    clients: int | None = None,
+    slots: int | None = None,
+    budget: float | None = None,
+    data: str | None = None,
+    model: str | None = None,
+    alpha: float | Literal["iid"] | None = None,
     base: Config = DEMO,
     device: str = "auto",
 ) -> Comparison:
     """The same as `pipecycle compare`, in this process and without files: everything stacked on one device.
 
     Policies are names, specs or objects: `compare(["pipecycle(groups=2)", "fedavg{train.lr=0.02}", MIFA(epoch=60)])`.
+    What is not given is that of `base`, by default the demo's configuration; `base.changed({...})` reaches all fields.
+
+    >>> from pipecycle import compare
+    >>> result = compare(["fedavg", "pipecycle+(groups=2)"], trials=2, clients=8, slots=200, budget=800)
+    >>> result.table().columns.tolist()
+    ['mean', 'std', 'energy']
+    >>> result.plot("accuracy_energy")
     """
-    from pipecycle.train.engine import train_many
-    from pipecycle.train.job import Job
-
-    configs = list(comparison(base, policies, trials, groups).runs.values())
-    jobs = {}
-    for label, config in zip(labels([_facts(config) for config in configs]), configs, strict=True):
-        jobs[label, config.world.trial] = Job(*prepare(config), watch(config), name=label)
-    for precision in sorted({config.train.precision for config in configs}):
-        some = [job for config, job in zip(configs, jobs.values(), strict=True) if config.train.precision == precision]
-        train_many(some, device=device, precision=precision)  # type: ignore[arg-type]
-    return Comparison(jobs)
-
-
-def _facts(config: Config) -> dict[str, Any]:
-    facts = {**flat(config), "policy": policy_class(config.policy).name}
-    facts.pop("world.trial")
-    return facts
+    given = {
+        "harvest" if isinstance(harvest, str) else "delta": harvest,
+        "clients": clients,
+        "slots": slots,
+        "budget": budget,
+        "data": data,
+        "model": model,
+        "alpha": alpha,
+    }
+    base = base.changed({key: value for key, value in given.items() if value is not None})
+    return trained(comparison(base, policies, trials, groups).runs.values(), device)
 
 
 def captions(clients: int, slots: Mapping[int, int]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -25,19 +25,54 @@ from pipecycle.schedule.summary import summarise
 from pipecycle.world.devices_file import parted
 from pipecycle.world.energy import units
 
+if TYPE_CHECKING:
+    import pandas
+
+    from pipecycle.train.history import History
+
 
 @frozen(eq=False, slots=False)
 class Record:
-    """One run as it lies on disk, or a schedule that nobody trained on."""
+    """One run as it lies on disk or in memory, or a schedule that nobody trained on."""
 
-    path: Path
+    path: Path | None
+    """None in memory."""
     schedule: Schedule
     config: Config | None
-    """None for a lone schedule."""
+    """None for a lone schedule, or a run that was put together in Python."""
     metrics: Metrics | None
     """None as long as nothing was evaluated."""
     ended: str | None
     """`finished`, `early` or `diverged`; None if it has not ended, or is a lone schedule."""
+    history: History | None = None
+    """Where the run is in memory."""
+
+    @classmethod
+    def of(cls, history: History, config: Config | None = None) -> Record:
+        """A run in memory."""
+        if history.schedule is None:
+            raise InputError("a history without a schedule: needs one that train() has returned")
+        metrics = history.metrics if history.rows else None
+        return cls(None, history.schedule, config, metrics, history.ended, history)
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it is more than a plan."""
+        return self.config is not None or self.history is not None
+
+    @property
+    def name(self) -> str:
+        """Of its folder or file."""
+        return "in memory" if self.path is None else self.path.name or str(self.path)
+
+    def frame(self) -> pandas.DataFrame:
+        """All evaluations, with the columns of metrics.csv; empty where there are none."""
+        import pandas
+
+        if self.history is not None:
+            return self.history.frame()
+        file = None if self.path is None else self.path / "metrics.csv"
+        return pandas.DataFrame() if file is None or not file.exists() else pandas.read_csv(file)
 
     @property
     def trial(self) -> int:
@@ -46,7 +81,7 @@ class Record:
     @property
     def state(self) -> str:
         """As people read it."""
-        if self.config is None:
+        if not self.is_run:
             return "planned only"
         words = {"finished": "finished", "early": "stopped early (saturated)", "diverged": "diverged"}
         if self.ended is not None:
@@ -75,6 +110,7 @@ class Record:
                 "world.budget": meta.get("budget"),
                 "world.fleet": meta.get("fleet"),
             }
+            facts |= {} if self.history is None else self.history.facts
         else:
             for section in SECTIONS:
                 values = attrs.asdict(getattr(self.config, section))
@@ -143,15 +179,20 @@ class Group:
 
 def load(paths: Iterable[str | Path]) -> list[Group]:
     """Run folders, folders of run folders and lone schedules, grouped by all that decides them but the trial."""
+    return grouped(map(read, _runs(paths)))
+
+
+def grouped(records: Iterable[Record]) -> list[Group]:
+    """Records grouped by all that decides them but the trial."""
     by_facts: dict[str, dict[int, Record]] = {}
-    for path in _runs(paths):
-        record = read(path)
+    for record in records:
         trials = by_facts.setdefault(json.dumps(record.facts, sort_keys=True, default=str), {})
         if record.trial in trials:
-            raise InputError(
-                f"{path}: is the same run as {trials[record.trial].path} "
-                f"({record.schedule.policy}, trial {record.trial}); give one of them"
-            )
+            other = trials[record.trial]
+            both = f"{record.schedule.policy}, trial {record.trial}"
+            if record.path is None or other.path is None:
+                raise InputError(f"two runs of {both}, with the same settings: give them names, {{name: run, ...}}")
+            raise InputError(f"{record.path}: is the same run as {other.path} ({both}); give one of them")
         trials[record.trial] = record
     groups = [tuple(trials[trial] for trial in sorted(trials)) for trials in by_facts.values()]
     if not groups:
@@ -159,7 +200,7 @@ def load(paths: Iterable[str | Path]) -> list[Group]:
     order = {name: place for place, name in enumerate(REGISTRY)}
     groups.sort(key=lambda records: (order.get(records[0].schedule.policy, len(order)), _rank(records[0])))
     facts = [records[0].facts for records in groups]
-    named = labels(facts, [records[0].config is not None for records in groups])
+    named = labels(facts, [records[0].is_run for records in groups])
     repeated: dict[str, int] = {}
     for place, label in enumerate(named):
         repeated[label] = repeated.get(label, 0) + 1
@@ -229,7 +270,7 @@ def _rank(record: Record) -> tuple[Any, ...]:
     values = [
         (0, value, "") if isinstance(value, int | float) else (1, 0, str(value)) for value in record.facts.values()
     ]
-    return (record.config is None, values)
+    return (not record.is_run, values)
 
 
 def labels(facts: Sequence[Mapping[str, Any]], trained: Sequence[bool] | None = None) -> list[str]:

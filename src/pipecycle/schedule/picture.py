@@ -21,7 +21,7 @@ def pipeline(schedule: Schedule, width: int = 100) -> Text:
     charged the fleet is over the whole run."""
     picture = Text()
     columns = max(20, width - 12)
-    if schedule.meta["grouping"] == "launch" and len(schedule.launches):
+    if schedule.meta["grouping"] == "launch" and len(schedule.sessions):
         picture.append_text(_lanes(schedule, columns))
     picture.append("training    ", style="bold").append(_spark(_training(schedule), columns)).append("\n")
     picture.append("stored      ", style="bold").append(_spark(schedule.energy.stored, columns)).append("\n")
@@ -34,12 +34,13 @@ def pipeline(schedule: Schedule, width: int = 100) -> Text:
 
 
 def _lanes(schedule: Schedule, columns: int) -> Text:
-    sessions, first = schedule.sessions, schedule.launches
+    sessions = schedule.sessions
+    first = np.unique(schedule.launches[schedule.launches < len(sessions)])  # some batches are empty
     begin = int(sessions.start[first[0]])
     per_column = max(1, int(schedule.length.max()) // 10)
     until = min(schedule.slots, begin + columns * per_column)
     shown = np.flatnonzero(sessions.start[first] < until)[: 8 * columns]
-    chains = _chain_of_launch(schedule)
+    chains = _chain_of_launch(schedule, first)
     lanes: list[list[tuple[int, int, int]]] = []
     for launch in shown.tolist():
         members = slice(int(first[launch]), int(first[launch + 1]) if launch + 1 < len(first) else len(sessions))
@@ -78,9 +79,9 @@ def _row(groups: list[tuple[int, int, int]], begin: int, per_column: int, column
     return row
 
 
-def _chain_of_launch(schedule: Schedule) -> Ints:
+def _chain_of_launch(schedule: Schedule, first: Ints) -> Ints:
     """The chain that each batch of sessions belongs to: that of the event that took it in, else its reference's."""
-    ancestry, sessions, first = schedule.ancestry, schedule.sessions, schedule.launches
+    ancestry, sessions = schedule.ancestry, schedule.sessions
     event = ancestry.event_of_session[first]
     inherited = ancestry.event_of_version[sessions.reference[first]]
     return ancestry.chain_of_event[np.where(event > 0, event, inherited)]

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from pipecycle.checks import MOST_CLIENTS, MOST_SLOTS, at_least, some_units
 from pipecycle.errors import InputError, shown
+from pipecycle.policies.registry import build
 from pipecycle.schedule.assemble import about, record
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.slots import steps
@@ -29,7 +30,7 @@ from pipecycle.world.streams import Ints, streams
 
 
 def plan(
-    policy: Policy,
+    policy: Policy | str,
     harvest: Harvest | float | str = 0.5,
     clients: int = 100,
     slots: int = 15_000,
@@ -47,13 +48,17 @@ def plan(
 ) -> Schedule:
     """The schedule of a policy: `slots` slots, or up to the first at whose end `budget` units have been spent.
 
+    `policy` may be a name, with settings if there are any, as on the command line: `pipecycle(groups=3)`.
     `harvest` may be a charging probability, or a description such as `markov:0.3,10`.  `session`, `capacity`,
     `initial`, `leak` (units a slot), `samples` and the costs are one figure for all clients or one per client.
     Updates count by `samples`, those that a session uses (`Problem.samples`); without them they count alike.
     `fleet` is a file of devices, one of our own by name, or `Devices`; costs, leaks and links are then the fleet's, and
-    `session`, `capacity`, `initial` and `harvest` are those of devices that do not say."""
+    `session`, `capacity`, `initial` and `harvest` are those of devices that do not say.
+
+    >>> plan("pipecycle(groups=3)", harvest="markov:0.3,12", clients=20, slots=600)
+    """
     run = Planning(
-        policy,
+        build(policy) if isinstance(policy, str) else policy,
         harvest,
         clients,
         slots,

@@ -9,7 +9,7 @@ import zipfile
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -21,9 +21,13 @@ from pipecycle.errors import InputError, shown
 from pipecycle.files import write
 from pipecycle.schedule.ancestry import Ancestry
 from pipecycle.schedule.verify import verify
+from pipecycle.showing import Shown
 from pipecycle.world.energy import UNIT, units
 from pipecycle.world.lineage import Floats
 from pipecycle.world.streams import Ints
+
+if TYPE_CHECKING:
+    import pandas
 
 FORMAT, FIELD = 1, 2
 """Of a file: FIELD has the ledger of a fleet in the field, and no other difference."""
@@ -172,8 +176,19 @@ class Energy:
 
 
 @frozen(eq=False, slots=False)
-class Schedule:
-    """A planned (or lived) run.  `meta` holds what was asked for; the rest is what happened."""
+class Schedule(Shown):
+    """A planned (or lived) run.  `meta` holds what was asked for; the rest is what happened.
+
+    >>> from pipecycle import plan
+    >>> schedule = plan("pipecycle(groups=3)", harvest=0.3, clients=20, slots=600)
+    >>> schedule
+    Schedule(pipecycle, 20 clients, 600 slots, trial 0: 158 sessions, 77 aggregations, 3,264 units)
+    >>> round(schedule.fairness(), 3), schedule.budget_slot(2000)
+    (0.997, 389)
+    >>> print(schedule.summary())
+    >>> schedule.frame()[["client", "start", "end", "reference", "status"]].head(3)
+    >>> schedule.plot("participation")
+    """
 
     meta: dict[str, Any]
     sessions: Sessions
@@ -258,6 +273,25 @@ class Schedule:
             group = self.ancestry.event_of_session
             kept = np.flatnonzero(group > 0)
         return busy_groups(group[kept], sessions.start[kept], end[kept], self.slots)
+
+    def frame(self) -> pandas.DataFrame:
+        """A row per session: client, first and last slot, reference, when and to whom it was sent, units, status."""
+        import pandas
+
+        rows = self.sessions
+        words = {kind: [member.name.lower().replace("_", " ") for member in kind] for kind in (Status, Sent)}
+        return pandas.DataFrame(
+            {
+                "client": rows.client,
+                "start": rows.start,
+                "end": rows.end,
+                "reference": rows.reference,
+                "sent": rows.sent,
+                "receiver": [words[Sent][code] for code in rows.receiver.tolist()],
+                "energy": rows.spent / UNIT,
+                "status": [words[Status][code] for code in rows.status.tolist()],
+            }
+        )
 
     # Identity.
 

@@ -65,6 +65,7 @@ def summarise(schedule: Schedule, budget: float | None = None) -> dict[str, Any]
             "depth_max": max(chain.depth for chain in chains),
         },
         "participants": int((schedule.participation() > 0).sum()),
+        "contributors": len(np.unique(schedule.sessions.client[ancestry.event_of_session > 0])),
         "fairness": schedule.fairness(),
         "digest": schedule.digest(),
     }
@@ -147,13 +148,13 @@ def number(value: Any) -> str:
 def warnings(*trials: dict[str, Any]) -> list[str]:
     """What a person should know before training on a schedule, or on those of several trials of one policy."""
     texts: list[str] = []
-    narrow = [plan for plan in trials if plan["aggregations"] and plan["chains"]["coverage_min"] < plan["participants"]]
+    narrow = [plan for plan in trials if plan["chains"]["coverage_min"] < plan["contributors"]]
     if narrow:
-        worst = min(narrow, key=lambda plan: float(plan["chains"]["coverage_min"] / plan["participants"]))
+        worst = min(narrow, key=lambda plan: float(plan["chains"]["coverage_min"] / plan["contributors"]))
         texts.append(
             f"{_trials(narrow, trials)} a chain has met only {worst['chains']['coverage_min']} of the "
-            f"{worst['participants']} clients that took part{' (at worst)' * (len(narrow) > 1)}: chains that never mix "
-            "learn from a part of the data (try rotation=spread and relay_mix=0.5, or pipecycle+)."
+            f"{worst['contributors']} clients that took part{' (at worst)' * (len(narrow) > 1)}: chains that "
+            f"never mix learn from a part of the data{_remedy(worst)}."
         )
     idle = [plan for plan in trials if not plan["aggregations"]]
     if idle:
@@ -164,7 +165,19 @@ def warnings(*trials: dict[str, Any]) -> list[str]:
     return [text.strip()[0].upper() + text.strip()[1:] for text in texts]
 
 
+def _remedy(figures: dict[str, Any]) -> str:
+    """What would help, of the settings that the policy has."""
+    settings = figures["settings"]
+    better = {"rotation": "spread", "relay_mix": 0.5}
+    words = [f"{key}={value}" for key, value in better.items() if settings.get(key, value) != value]
+    if "relay_mix" not in settings:  # not PipeCycle's chains
+        return ""
+    return f" (try {' and '.join(words)}{', or ' * bool(words)}pipecycle+)"
+
+
 def _trials(some: Sequence[Any], trials: Sequence[Any]) -> str:
     if len(trials) == 1:
         return ""
-    return f"In {'all' if len(some) == len(trials) else f'{len(some)} of'} {len(trials)} trials"
+    if len(some) < len(trials):
+        return f"In {len(some)} of {len(trials)} trials"
+    return "In both trials" if len(trials) == 2 else f"In all {len(trials)} trials"

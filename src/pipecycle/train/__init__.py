@@ -1,15 +1,20 @@
 """Executing schedules on real data.
 
-The names below come when they are asked for: torch takes seconds to import."""
+The names below come when they are asked for: torch takes seconds to import.  The package can be called as its function
+`train`, so that `from pipecycle import train` gives one thing that is both."""
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from pipecycle.schedule.schedule import Schedule
     from pipecycle.train.analysis import evaluate
-    from pipecycle.train.engine import train, train_many
+    from pipecycle.train.engine import Tick, train, train_many
+    from pipecycle.train.history import History
     from pipecycle.train.job import Job, Watch
     from pipecycle.train.problems import Problem, Training, problem
     from pipecycle.train.sessions import LocalSGD
@@ -33,5 +38,38 @@ def __getattr__(name: str) -> object:
     value: object = getattr(import_module(f"pipecycle.train.{_HOMES[name]}"), name)
     return value
 
+
+class _Callable(ModuleType):
+    """This package."""
+
+    def __call__(
+        self,
+        schedule: Schedule,
+        problem: Problem,
+        watch: Watch | None = None,
+        *,
+        device: str = "auto",
+        precision: Literal["fp32", "tf32", "bf16"] = "fp32",
+        trainer: Literal["auto", "loop", "stacked"] = "auto",
+        width: int | None = None,
+        tick: Tick | None = None,
+    ) -> History:
+        """Train a schedule on a problem and return what it has shown.
+
+        `watch` says when models are evaluated; `device` is auto, cpu, cuda or cuda:NUMBER.  `precision` is that of
+        products on a GPU, `trainer` and `width` choose how sessions are stacked, `tick` is called after every stack.
+
+        >>> from pipecycle import Watch, plan, problem, train
+        >>> schedule = plan("pipecycle+", harvest=0.5, clients=10, slots=300)
+        >>> train(schedule, problem("digits", clients=10), Watch(every=100), device="cpu")
+        """
+        from pipecycle.train.engine import train
+
+        return train(
+            schedule, problem, watch, device=device, precision=precision, trainer=trainer, width=width, tick=tick
+        )
+
+
+sys.modules[__name__].__class__ = _Callable
 
 __all__ = ["Job", "LocalSGD", "Problem", "Training", "Watch", "evaluate", "problem", "train", "train_many"]

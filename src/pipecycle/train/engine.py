@@ -51,9 +51,24 @@ class Engine:
         return sum(job.steps_total for job in self.jobs)
 
 
-def train(schedule: Schedule, problem: Problem, watch: Watch | None = None, **options: object) -> History:
+def train(
+    schedule: Schedule,
+    problem: Problem,
+    watch: Watch | None = None,
+    *,
+    device: str | torch.device = "auto",
+    precision: Precision = "fp32",
+    trainer: Trainer = "auto",
+    dtype: torch.dtype = torch.float32,
+    width: int | None = None,
+    tick: Tick | None = None,
+) -> History:
     """Execute one schedule; the options are those of `train_many`."""
-    return train_many([Job(schedule, problem, watch)], **options)[0]  # type: ignore[arg-type]
+    job = Job(schedule, problem, watch)
+    (history,) = train_many(
+        [job], device=device, precision=precision, trainer=trainer, dtype=dtype, width=width, tick=tick
+    )
+    return history
 
 
 def train_many(

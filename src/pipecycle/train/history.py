@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import attrs
@@ -15,7 +15,8 @@ from pipecycle.checks import MOST_SLOTS, at_least, one_of
 from pipecycle.results.metrics import COLUMNS, Metrics
 from pipecycle.schedule.schedule import Schedule, Status
 from pipecycle.schedule.serving import served
-from pipecycle.world.energy import UNIT
+from pipecycle.showing import Shown
+from pipecycle.world.energy import UNIT, units
 from pipecycle.world.streams import Ints
 
 if TYPE_CHECKING:
@@ -148,8 +149,17 @@ def saturated(accuracies: Sequence[float], slot: int, horizon: int, rule: EarlyS
 
 
 @define(repr=False)
-class History:
-    """What a run has shown so far; `frame()` is the same as a pandas DataFrame."""
+class History(Shown):
+    """What a run has shown so far; `frame()` is the same as a pandas DataFrame.
+
+    >>> from pipecycle import Watch, plan, problem, train
+    >>> schedule = plan("fedavg", harvest=1.0, clients=8, slots=200)
+    >>> history = train(schedule, problem("digits", clients=8), Watch(every=100))
+    >>> history
+    >>> history.frame()[["slot", "energy", "accuracy"]]
+    >>> history.final.accuracy > 50
+    True
+    """
 
     points: Sequence[Checkpoint]
     early_stop: EarlyStop = "off"
@@ -157,6 +167,10 @@ class History:
     rows: list[Row] = field(factory=list)
     ended: str | None = None
     """Why it ended: `finished`, `early` or `diverged`; None while it has not."""
+    schedule: Schedule | None = field(default=None, eq=False)
+    """What was trained; a live server does not know it yet."""
+    facts: Mapping[str, Any] = field(factory=dict, eq=False)
+    """What decided the outcome besides the schedule: `data.alpha`, `train.lr` and so on."""
 
     def record(self, point: Checkpoint, score: Score, clients_accuracy: float | None) -> None:
         best = max([score.accuracy, *(row.best for row in self.rows[-1:])])
@@ -197,7 +211,10 @@ class History:
         """The same column by column; `reaches`, `energy_to` and `line` are asked of it."""
         names = [*COLUMNS, "clients_accuracy"]
         columns = {name: np.array([getattr(row, name) for row in self.rows], np.float64) for name in names}
-        return Metrics.of(columns, diverged=self.ended == "diverged")
+        end, plan = None, self.schedule
+        if plan is not None and self.ended in ("early", "diverged"):
+            end = (plan.slots, units(int(plan.energy.spent[-1])))
+        return Metrics.of(columns, diverged=self.ended == "diverged", end=end)
 
     @property
     def at_budget(self) -> Row:
@@ -242,4 +259,6 @@ class History:
         if not self.rows:
             return "History(empty)"
         last = self.rows[-1]
-        return f"History({len(self.rows)} checkpoints, {last.accuracy:.1f} % at slot {last.slot:,}, {self.ended})"
+        of = "" if self.schedule is None else f"{self.schedule.policy}, trial {self.schedule.trial}: "
+        ended = self.ended or "unfinished"
+        return f"History({of}{len(self.rows)} evaluations, {last.accuracy:.1f} % at slot {last.slot:,}, {ended})"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from attrs import evolve, field, frozen
+from attrs import asdict, evolve, field, frozen
 from torch import Tensor
 
 from pipecycle.checks import some_units
@@ -41,6 +41,12 @@ class Watch(Look):
     budget: float | None = field(default=None, validator=some_units)
     """Units; adds a checkpoint at the end of the last slot within them."""
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a report says of it."""
+        values = {f"look.{key}": value for key, value in asdict(self).items() if key != "budget"}
+        return values if self.budget is None else {"world.budget": self.budget, **values}
+
 
 class Job:
     """A schedule to be executed on a problem."""
@@ -67,12 +73,13 @@ class Job:
         self.probe = probe
         watch = self.watch
         points = checkpoints(schedule, watch.every, watch.budget, watch.clients_every)
+        plan = schedule
         if watch.served is not None:
             schedule, versions = serve(schedule, watch.served, [point.slot for point in points])
             points = [evolve(point, version=version) for point, version in zip(points, versions, strict=True)]
         self.schedule = schedule
         horizon = int(schedule.meta.get("horizon", schedule.slots))  # a budget may have cut the schedule short
-        self.history = History(points, watch.early_stop, horizon)
+        self.history = History(points, watch.early_stop, horizon, schedule=plan, facts=problem.facts | watch.facts)
         self._current = {point.slot: current_sessions(schedule, point.slot) for point in points if point.clients}
         self.observed = np.unique(np.concatenate([[-1], *self._current.values()]))[1:]
         observed_start = bool(self._current) and any((last < 0).any() for last in self._current.values())

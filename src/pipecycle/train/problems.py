@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from attrs import evolve, field, frozen
+from attrs import asdict, evolve, field, frozen
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
@@ -46,6 +47,8 @@ class Problem:
     module: nn.Module
     trial: int = 0
     training: Training = field(factory=Training)
+    about: Mapping[str, Any] = field(factory=dict)
+    """How data and model were chosen: `data.alpha`, `train.model` and so on."""
 
     def __attrs_post_init__(self) -> None:
         if self.training.augment is not None:
@@ -55,6 +58,16 @@ class Problem:
     def initial(self) -> Tensor:
         """x_0 as one vector."""
         return models.flatten(self.module)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What decides the outcome, by the names that a configuration has for it."""
+        training = self.training
+        facts = {"data.name": self.task.name, "train.model": type(self.module).__name__, **self.about}
+        facts |= {f"train.{key}": value for key, value in asdict(training.sgd).items()}
+        facts |= {f"train.{key}": getattr(training, key) for key in ("batch", "replacement", "lr_decay")}
+        facts["train.augment"] = None if training.augment is None else str(training.augment)
+        return facts
 
     @property
     def size(self) -> int:
@@ -97,21 +110,27 @@ def problem(
 ) -> Problem:
     """A problem by name: `alpha` None divides the data IID, a number by Dirichlet(alpha); the trial decides the
     split, the test samples, the initial weights, every batch and every view of an image.  `scale` is how bytes become
-    numbers (see `Task`), `augment` wins over that of `training`."""
+    numbers (see `Task`), `augment` wins over that of `training`.
+
+    >>> problem("digits", "mlp", clients=10, alpha=0.3)
+    Problem(digits, 10 clients, 4,810 parameters, trial 0)
+    """
     at_least(0).of("trial", trial)
     task = load(data, scale)
     training = training or Training()
     if augment is not None:
         training = evolve(training, augment=augment)
+    about: dict[str, Any] = {} if split is not None else {"data.alpha": alpha, "data.samples": samples}
     if split is None:
         split = iid(task, clients, samples, trial) if alpha is None else dirichlet(task, clients, samples, alpha, trial)
     if isinstance(model, str):
+        about["train.model"] = model
         module = models.build(model, task.shape, task.classes, streams(trial)("model").words(2))
     elif isinstance(model, nn.Module):
         module = models.check(model, task.shape, task.classes)
     else:
         raise InputError(f"model = {shown(model)}: needs a name or a torch.nn.Module")
-    return Problem(task, split, module, trial, training)
+    return Problem(task, split, module, trial, training, about)
 
 
 def session_numbers(schedule: Schedule) -> Ints:
