@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from attrs import define
 
-from pipecycle.deploy.local.project import annotated, read_app, write_app
+from pipecycle.commands.live_app import annotated, read_app, write_app
 from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError

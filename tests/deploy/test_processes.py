@@ -23,7 +23,7 @@ from pipecycle.deploy.local.federation import Federation  # noqa: E402
 from pipecycle.deploy.local.loopback import SWITCHES  # noqa: E402
 from pipecycle.deploy.local.processes import Descendants  # noqa: E402
 from pipecycle.deploy.local.progress import Tail  # noqa: E402
-from pipecycle.deploy.local.project import write_app  # noqa: E402
+from pipecycle.commands.live_app import write_app  # noqa: E402
 
 from .shared import (  # noqa: E402
     BITS,

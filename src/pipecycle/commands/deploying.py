@@ -17,7 +17,7 @@ from pipecycle.commands import live_table
 from pipecycle.commands.shared import STOPPED, Json
 from pipecycle.commands.shared import settings as pairs
 from pipecycle.deploy.local.progress import Progress, Tail
-from pipecycle.deploy.local.project import write_app
+from pipecycle.commands.live_app import write_app
 from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.wire.settings import RunSettings, Scalar
 from pipecycle.errors import InputError
@@ -26,7 +26,7 @@ from pipecycle.world.specs import FORMS
 
 if TYPE_CHECKING:
     from pipecycle.deploy.local.federation import Federation
-    from pipecycle.deploy.local.up import Outcome, Site, StartOptions
+    from pipecycle.commands.live_up import Outcome, Site, StartOptions
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -112,7 +112,7 @@ def up(
     --resume continues the run. Options replace the app's settings for this run. Example:
     pipecycle deploy up --nodes 4 --tls --policy fedavg --set slots=90"""
     _need_flower()
-    from pipecycle.deploy.local.up import Site, StartOptions
+    from pipecycle.commands.live_up import Site, StartOptions
 
     if folder is not None and dir_ is not None:
         raise InputError(f"DIR and --dir {dir_}: give one of them, not both")
@@ -135,7 +135,7 @@ def up(
 def _run(site: Site, chosen: RunSettings, start: StartOptions, console: Console) -> Outcome:
     """Run the app, with a live table at a terminal, elsewhere with a line per evaluation."""
     from pipecycle.deploy.local.loopback import Failed
-    from pipecycle.deploy.local.up import run_app
+    from pipecycle.commands.live_up import run_app
 
     ended: set[str] = set()
     printed: dict[str, Any] = {}
@@ -199,7 +199,7 @@ def status(
     """Show what runs in DIR and how far it is, or how it ended."""
     _need_flower()
     from pipecycle.deploy.local import federation
-    from pipecycle.deploy.local.up import Site
+    from pipecycle.commands.live_up import Site
 
     site = Site(folder)
     running = federation.status(site.federation)

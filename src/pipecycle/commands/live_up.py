@@ -12,7 +12,7 @@ from attrs import field, frozen
 from pipecycle.deploy.local.federation import Federation, lines, status
 from pipecycle.deploy.local.loopback import Failed
 from pipecycle.deploy.local.progress import Progress, Tail
-from pipecycle.deploy.local.project import read_app, write_app
+from pipecycle.commands.live_app import read_app, write_app
 from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.server.trace import STATE
 from pipecycle.deploy.wire.settings import RunSettings, Scalar
