@@ -21,11 +21,11 @@ pytestmark = pytest.mark.flower
 
 from safetensors.numpy import load_file  # noqa: E402
 
+from pipecycle.commands.live_up import Site, StartOptions, _watch  # noqa: E402
 from pipecycle.deploy.local.federation import Federation  # noqa: E402
 from pipecycle.deploy.local.loopback import Failed  # noqa: E402
 from pipecycle.deploy.local.processes import Descendants  # noqa: E402
 from pipecycle.deploy.local.progress import Tail  # noqa: E402
-from pipecycle.commands.live_up import Site, StartOptions, _watch  # noqa: E402
 from pipecycle.errors import InputError  # noqa: E402
 from pipecycle.world.energy import UNIT  # noqa: E402
 

@@ -14,10 +14,10 @@ from rich.live import Live
 from rich.text import Text
 
 from pipecycle.commands import live_table
+from pipecycle.commands.live_app import quoted, write_app
 from pipecycle.commands.shared import STOPPED, Json
 from pipecycle.commands.shared import settings as pairs
 from pipecycle.deploy.local.progress import Progress, Tail
-from pipecycle.commands.live_app import write_app
 from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.wire.settings import RunSettings, Scalar
 from pipecycle.errors import InputError
@@ -25,8 +25,8 @@ from pipecycle.policies.registry import convert, nearest, parameters, policy_cla
 from pipecycle.world.specs import FORMS
 
 if TYPE_CHECKING:
-    from pipecycle.deploy.local.federation import Federation
     from pipecycle.commands.live_up import Outcome, Site, StartOptions
+    from pipecycle.deploy.local.federation import Federation
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -75,8 +75,8 @@ def init(
     for line in (
         f"{folder}: an app in which {chosen.policy} schedules {chosen.clients} nodes that train {chosen.model} on "
         f"{chosen.data}; its settings are in {folder / 'pyproject.toml'}.",
-        f"Try it on this machine: pipecycle deploy up {folder}",
-        f"On a SuperLink of yours: flwr run {folder} NAME",
+        f"Try it on this machine: pipecycle deploy up {quoted(folder)}",
+        f"On a SuperLink of yours: flwr run {quoted(folder)} NAME",
     ):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -134,8 +134,8 @@ def up(
 
 def _run(site: Site, chosen: RunSettings, start: StartOptions, console: Console) -> Outcome:
     """Run the app, with a live table at a terminal, elsewhere with a line per evaluation."""
-    from pipecycle.deploy.local.loopback import Failed
     from pipecycle.commands.live_up import run_app
+    from pipecycle.deploy.local.loopback import Failed
 
     ended: set[str] = set()
     printed: dict[str, Any] = {}
@@ -167,7 +167,7 @@ def _run(site: Site, chosen: RunSettings, start: StartOptions, console: Console)
         say("Stopped; every process has ended.")
         if site.trace.exists():
             how = "--resume` continues the run" if site.resumable else "--fresh` deletes it and starts from scratch"
-            say(f"`pipecycle deploy up {site.folder} {how}.")
+            say(f"`pipecycle deploy up {quoted(site.folder)} {how}.")
         raise typer.Exit(STOPPED) from None
     except Failed as error:
         say(f"{error} Every process has ended.")
@@ -183,7 +183,7 @@ def _print_outcome(site: Site, outcome: Outcome, console: Console, as_json: bool
         console.print(live_table.table(outcome.progress))
         if outcome.completed:
             text = f"The run is complete. In {site.out}: trace.jsonl, schedule.npz, metrics.csv, model.safetensors."
-            text += f"\nA report of it: pipecycle report {site.out} --out {site.out / 'report.html'}"
+            text += f"\nA report of it: pipecycle report {quoted(site.out)} --out {quoted(site.out / 'report.html')}"
         else:
             text = f"The run ended as {outcome.verdict}: {outcome.why}"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -198,13 +198,13 @@ def status(
 ) -> None:
     """Show what runs in DIR and how far it is, or how it ended."""
     _need_flower()
-    from pipecycle.deploy.local import federation
     from pipecycle.commands.live_up import Site
+    from pipecycle.deploy.local import federation
 
     site = Site(folder)
     running = federation.status(site.federation)
     if running is None and not site.trace.exists():
-        raise InputError(f"{folder}: nothing runs or has run there (`pipecycle deploy up {folder}` starts it)")
+        raise InputError(f"{folder}: nothing runs or has run there (`pipecycle deploy up {quoted(folder)}` starts it)")
     progress = Tail(site.trace, live=running is not None).read()
     if as_json:
         print(json.dumps({"running": running, "out": str(site.out), **live_table.figures(progress)}))
@@ -217,7 +217,7 @@ def status(
     elif progress.ended is not None:
         text = f"Ended: {progress.ended.get('ended', 'finished')}. Results in {site.out}."
     else:
-        text = f"Not running, not finished: pipecycle deploy up {folder} --resume"
+        text = f"Not running, not finished: pipecycle deploy up {quoted(folder)} --resume"
     if running is not None and site.trace.exists():
         text += f" Last event {max(0.0, time.time() - site.trace.stat().st_mtime):.0f} s ago."
     console.print(text, highlight=False, markup=False, soft_wrap=True)

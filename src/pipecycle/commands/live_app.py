@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import keyword
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ def read_app(folder: Path) -> RunSettings:
     """The settings of an app; one sentence if it is none of ours."""
     path = folder / "pyproject.toml"
     if not path.exists():
-        raise InputError(f"{folder}: has no app; `pipecycle deploy init {folder}` writes one")
+        raise InputError(f"{folder}: has no app; `pipecycle deploy init {quoted(folder)}` writes one")
     values = read_toml(path)
     app: Any = values.get("tool", {}).get("flwr", {}).get("app", {})
     if not isinstance(app, dict) or "components" not in app:
@@ -97,6 +98,11 @@ def read_app(folder: Path) -> RunSettings:
     if str(folder.absolute()) not in sys.path:
         sys.path.append(str(folder.absolute()))  # a policy or a model of the app's own
     return RunSettings.of(app.get("config", {}))
+
+
+def quoted(path: Path) -> str:
+    """A path as a shell takes it, for commands that we suggest."""
+    return shlex.quote(str(path))
 
 
 def annotated(settings: RunSettings) -> str:

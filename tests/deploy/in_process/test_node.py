@@ -31,7 +31,7 @@ from pipecycle.world.specs import parse_harvest
 from ..local_grid import VirtualTime
 
 pytestmark = pytest.mark.flower
-RUN = RunSettings(clients=3, session=4, harvest="always")
+RUN = RunSettings(clients=3, session=4, harvest="always", clock="wall")
 
 
 @pytest.fixture(autouse=True)
@@ -193,6 +193,24 @@ def test_a_mod_or_a_wrapper_give_anybodys_app_a_battery() -> None:
         plain = ask()
         del plain.content["pipecycle"]
         assert set(app(plain, context()).content) == {"arrays", "metrics"}
+
+
+def test_a_gauge_in_joules(tmp_path: Path) -> None:
+    gauge = tmp_path / "gauge"
+    gauge.write_text("30")
+    node = NodeSettings(battery=f"gauge:{gauge}", joules=4.0)
+    made = battery(RUN, node, VirtualTime())
+    assert isinstance(made, Gauge)
+    assert made.read() == 7.5
+    gauge.write_text("-1")
+    with pytest.raises(InputError, match="at least 0 joules"):
+        made.read()
+
+
+def test_a_measured_battery_needs_a_wall_clock(tmp_path: Path) -> None:
+    sentence = "battery = gauge:/x: needs a run with clock = wall, this one has clock = logical"
+    with pytest.raises(InputError, match=sentence):
+        battery(RunSettings(), NodeSettings(battery="gauge:/x"), VirtualTime())
 
 
 def test_a_gauge_is_the_truth(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ class NodeSettings(FlatSettings):
         "", "File of its energy ledger and replies; without one Flower's memory holds them.", absolute
     )
     battery: str = setting("emulated", f"Where the level comes from: {', '.join(SOURCES)}.", _battery)
+    joules: float = setting(0.0, "Joules per unit (a training step); a gauge file then holds joules.", checks.units)
     harvest: str = setting("", "Emulated battery: where energy comes from.", _harvest)
     capacity: float = setting(0.0, "Units that its battery holds; 0 for the run's capacity.", checks.units)
     initial: float = setting(

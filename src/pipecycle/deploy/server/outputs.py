@@ -27,7 +27,9 @@ class Outputs:
         self.path, self.run, self.model = path, run, model
 
     def begin(self) -> None:
+        """The run is under way, also one that had ended and is extended."""
         if self.path is not None:
+            (self.path / "result.json").unlink(missing_ok=True)
             write(self.path / "config.toml", self.run.config().text())
 
     def save(self, schedule: Schedule, levels: Sequence[Ints]) -> None:

@@ -1,4 +1,4 @@
-"""Records as bytes in Flower's own format, so that an answer can wait in a file: what it cannot send cannot be packed."""
+"""Records as bytes in Flower's own format, so that an answer can wait in a file."""
 
 from __future__ import annotations
 

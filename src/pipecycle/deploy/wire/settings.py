@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pipecycle.train.problems import Problem, Recipe
 
 Scalar = bool | int | float | str
+CHANGEABLE = ("slots", "roll-call", "deadline", "margin", "pin-nodes")
+"""What a run that is resumed may change: none of it has any effect on slots that are over."""
 FOREIGN = ("num-partitions",)
 """Keys that Flower's engines add by themselves."""
 
@@ -165,6 +167,21 @@ class RunSettings(FlatSettings):
             raise InputError(f"initial = {self.initial:g}: needs at most the capacity of {self.capacity:g}")
         if self.resume and not self.out:
             raise InputError("resume = true: needs `out`, the folder that holds the checkpoint")
+
+    def decisive(self) -> dict[str, Scalar]:
+        """What must be equal for a run and its continuation."""
+        return {key: value for key, value in self.flat().items() if key not in ("resume", "out", *CHANGEABLE)}
+
+    def check_continues(self, before: Mapping[str, Any]) -> None:
+        """Refuse, by name, what differs from the settings that a run was started with."""
+        started, now = RunSettings.of(before, strict=False).decisive(), self.decisive()
+        for key in sorted(started.keys() | now.keys()):
+            if started.get(key) != now.get(key):
+                values = [shown(values.get(key, "none")) for values in (now, started)]
+                allowed = ", ".join(CHANGEABLE)
+                raise InputError(
+                    f"{key} = {values[0]}: the run was started with {values[1]}; resumed, it may change only {allowed}"
+                )
 
     @property
     def options(self) -> dict[str, Any]:
