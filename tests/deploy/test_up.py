@@ -176,6 +176,7 @@ def test_a_question_without_an_answer_ends_no_run(tmp_path: Path, monkeypatch: p
         return ("running", "") if said else ("finished:completed", "")
 
     monkeypatch.setattr(Federation, "verdict", lambda self: verdict())
+    monkeypatch.setattr(Federation, "keep_server_log", lambda self: tmp_path)
     tail = Tail(tmp_path / "trace.jsonl")
     assert _watch(federation, tail, lambda progress, one: None).completed
     said += [True] * 9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from pipecycle.commands import live_table
 from pipecycle.commands.live_app import quoted, write_app
+from pipecycle.commands.live_machines import write_machines
 from pipecycle.commands.shared import STOPPED, Json
 from pipecycle.commands.shared import settings as pairs
 from pipecycle.deploy.local.progress import Progress, Tail
@@ -29,6 +31,14 @@ if TYPE_CHECKING:
     from pipecycle.deploy.local.federation import Federation
 
 app = typer.Typer(no_args_is_help=True)
+
+
+class Machines(StrEnum):
+    """What starts a federation's programs, and starts them again after a power cut."""
+
+    SYSTEMD = "systemd"
+    COMPOSE = "compose"
+
 
 DEMO: dict[str, Scalar] = {"clock": "wall", "slots": 120, "slack": 10, "initial": 25.0, "evaluate-every": 10}
 """The first live run: two minutes of one-second slots, and batteries that are charged for a session."""
@@ -60,6 +70,12 @@ def init(
     nodes: Nodes = None,
     harvest: Harvest = None,
     set_: SetOptions = None,
+    with_: Annotated[
+        Machines | None, typer.Option("--with", help="Also write what keeps it running on machines of its own.")
+    ] = None,
+    superlink: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="With --with: where the SuperLink will be.")
+    ] = "fl.example.org:8000",
     as_json: Json = False,
 ) -> None:
     """Write a Flower app: pyproject.toml with every setting explained, and two modules of two lines.
@@ -68,6 +84,8 @@ def init(
     pipecycle deploy init forest --policy pipecycle+ --model lenet --nodes 8 --set groups=2 --set slot-seconds=30"""
     chosen = RunSettings.of({**DEMO, **_options(policy, model, data, nodes, harvest, set_)})
     files = [str(path) for path in write_app(folder, chosen)]
+    if with_ is not None:
+        files += [str(path) for path in write_machines(folder, with_.value, superlink, chosen.clients)]
     if as_json:
         print(json.dumps({"folder": str(folder), "files": files, "settings": chosen.flat()}))
         return
@@ -221,6 +239,32 @@ def status(
     if running is not None and site.trace.exists():
         text += f" Last event {max(0.0, time.time() - site.trace.stat().st_mtime):.0f} s ago."
     console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def node(
+    settings: Annotated[Path, typer.Argument(metavar="NODE.toml", help="The node's settings.")],
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the SuperLink is.")],
+    root: Annotated[
+        Path | None, typer.Option(help="The certificate by which it is recognised; without it nothing is encrypted.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="The node's own key, which is registered there.")] = None,
+) -> None:
+    """Run a node on this device until it is stopped.
+
+    If the SuperLink does not let it in, which is usual in the first minute after a power cut, it tries again. Example:
+    pipecycle deploy node node-0.toml --superlink fl.example.org:8000 --root ca.crt --key node-0"""
+    _need_flower()
+    from pipecycle.commands.live_node import Device, run_node
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    try:
+        code = run_node(Device(settings, superlink, root, key), say)
+    except KeyboardInterrupt:
+        raise typer.Exit(STOPPED) from None
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from attrs import field, frozen
 
@@ -95,7 +96,7 @@ class Site:
     @property
     def policy(self) -> str:
         """The policy whose settings are meant if none is named."""
-        return read_app(self.folder).policy if self.has_app else RunSettings().policy
+        return read_app(self.folder).settings.policy if self.has_app else RunSettings().policy
 
     def prepare(self, options: Mapping[str, Scalar], *, resume: bool, fresh: bool, tls: bool = False) -> RunSettings:
         """The settings of the next run.  An app is written if there is none; a run in the way is refused."""
@@ -114,7 +115,7 @@ class Site:
         if resume:
             return self._continued(options, place, fresh_one)
         # Without keys, ids change whenever a node starts.
-        chosen = RunSettings.of({**read_app(self.folder).flat(), "pin-nodes": tls, **options, **place})
+        chosen = RunSettings.of({**read_app(self.folder).settings.flat(), "pin-nodes": tls, **options, **place})
         if fresh:
             for old in (self.out, self.federation / "logs", self.federation / "nodes"):  # nodes: other batteries
                 shutil.rmtree(old, ignore_errors=True)
@@ -128,7 +129,7 @@ class Site:
         """The settings that the run was started with, and what was or is changed since; checked before they are
         written anywhere."""
         begun, path = Tail(self.trace).read(), self.federation / "run.toml"
-        last = RunSettings.of(read_toml(path)).flat() if path.exists() else {}
+        last = _last(path) if path.exists() else {}
         changed = {key: last[key] for key in CHANGEABLE if key in last}
         chosen = RunSettings.of({**begun.settings, **changed, **options, **place}, strict=False)
         chosen.check_continues(begun.settings)
@@ -136,6 +137,12 @@ class Site:
             more = f"--resume --set slots=N with N above {slots} extends it"
             raise InputError(f"{self.out}: that run has ended ({more}, {fresh_one})")
         return chosen
+
+
+def _last(path: Path) -> dict[str, Any]:
+    """A run's settings as they were handed to Flower, whether or not they carry our prefix."""
+    values = read_toml(path)
+    return {**values, **values.get("pipecycle", {})}
 
 
 @frozen
@@ -153,6 +160,7 @@ class Outcome:
 
 def run_app(site: Site, settings: RunSettings, options: StartOptions, *, say: Say, show: Show) -> Outcome:
     """Start everything, run the app, watch it, and stop everything, also after an interruption."""
+    overrides = read_app(site.folder).overrides(settings)
     battery(settings, NodeSettings.of(options.node), time)  # refuses one that does not fit the run's clock
     with as_ctrl_c(), Federation(site.federation, tls=options.tls) as federation:
         link, keys = (" with TLS", " with registered keys") if options.tls else ("", "")
@@ -161,7 +169,7 @@ def run_app(site: Site, settings: RunSettings, options: StartOptions, *, say: Sa
         for number in range(settings.clients):
             own = {**options.node, "partition-id": number, "ledger": str(site.ledger(number).absolute())}
             federation.start_node(number, own)
-        federation.submit(site.folder.absolute(), settings.flat())
+        federation.submit(site.folder.absolute(), overrides)
         say(f"{settings.clients} nodes started{keys}, run {federation.run} accepted")
         return _watch(federation, Tail(site.trace, live=True), show)
 
@@ -185,7 +193,8 @@ def _watch(federation: Federation, tail: Tail, show: Show) -> Outcome:
                     raise
             asked = time.monotonic()
             if verdict.startswith("finished"):
+                log = federation.keep_server_log()
                 if not verdict.endswith("completed"):
-                    why = f"{why.rstrip('.') or 'no reason was given'} (see {federation.keep_server_log()})"
+                    why = f"{why.rstrip('.') or 'no reason was given'} (see {log})"
                 return Outcome(verdict, why, tail.read())
         time.sleep(0.5)

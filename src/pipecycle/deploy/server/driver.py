@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import secrets
 import time
 from collections import Counter
@@ -41,6 +42,8 @@ from pipecycle.world.energy import UNIT, units
 from pipecycle.world.lineage import Lineage
 from pipecycle.world.streams import Ints, streams
 
+LOG = logging.getLogger("flwr")
+"""Flower's own, which `flwr run --stream` and `flwr log` show."""
 UNSURE = 5
 """Session lengths after which a client that is believed to be short of energy is asked for its level."""
 ENDED = {"reply": Status.UNUSED, "decline": Status.DECLINED}
@@ -77,6 +80,7 @@ class Driver:
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self._published = 0
+        self._due = 0  # the slot from which the record so far is written again
         self._warned = False
 
     @property
@@ -110,7 +114,9 @@ class Driver:
             self.levels.append(self.fleet.true_level())
             if (slot + 1) % self.settings.evaluate_every == 0 and slot + 1 < self.settings.slots:
                 self._evaluate_model(slot, self.fleet.ledger.spent)
-                self.outputs.save(self.schedule(), self.levels)
+                if slot >= self._due:  # its length grows with the run, so that all of them together take linear time
+                    self.outputs.save(self.schedule(), self.levels)
+                    self._due = 5 * slot // 4
             self._save(slot)
             yield slot
 
@@ -309,6 +315,11 @@ class Driver:
         version = self.lineage.published
         row = self.model.evaluate(slot + 1, version, self.weights.version(version), spent / UNIT)
         self.trace.write("evaluation", slot, version=version, energy=row.energy, **self.model.figures(row))
+        self.outputs.save_metrics()
+        LOG.info(
+            "slot %d of %d: version %d, accuracy %.1f %%, loss %.3f, %.0f units",
+            *(slot + 1, self.settings.slots, version, row.accuracy, row.loss, row.energy),
+        )
 
     def _save(self, slot: int) -> None:
         """A checkpoint, if anything happened; only then are tensors dropped that it does not need."""

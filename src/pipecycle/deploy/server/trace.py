@@ -105,12 +105,12 @@ class Trace:
         assert self.folder is not None
         saved, events, rest = read_saved(self.folder)
         run.check_continues(events[0].get("settings", {}))
+        if saved.identity != identity:
+            raise InputError(f"{self.folder}: the checkpoint is of an earlier version of the policy")
         ended = events[-1]["event"] == "end"
         if run.slots < (least := saved.slot + 1 + ended):
             what = "has ended" if ended else f"is in slot {saved.slot} already"
             raise InputError(f"{self.folder}: that run {what}; slots = {run.slots}: needs at least {least}")
-        if saved.identity != identity:
-            raise InputError(f"{self.folder}: the checkpoint is of an earlier version of the policy")
         self.forgotten = Counter(saved.forgotten) + orders(rest)
         self._put(attrs.evolve(saved, forgotten=dict(self.forgotten)))
         self._file = (self.folder / TRACE).open("r+b")

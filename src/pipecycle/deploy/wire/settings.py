@@ -31,6 +31,18 @@ CHANGEABLE = ("slots", "roll-call", "deadline", "margin", "pin-nodes")
 """What a run that is resumed may change: none of it has any effect on slots that are over."""
 FOREIGN = ("num-partitions",)
 """Keys that Flower's engines add by themselves."""
+PREFIX = "pipecycle."
+"""Of our keys beside those of a user's own app: a table `pipecycle` in TOML."""
+
+
+def ours(values: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
+    """Our keys of a configuration, without the prefix.  In a user's own app (not `strict`) only keys that carry the
+    prefix are ours, except in configurations from before there was one, in which no key carries it."""
+    prefixed = {key.removeprefix(PREFIX): value for key, value in values.items() if key.startswith(PREFIX)}
+    plain = {key: value for key, value in values.items() if not key.startswith(PREFIX)}
+    if strict or not prefixed:
+        return {**plain, **prefixed}
+    return {**{key: value for key, value in plain.items() if key == "partition-id"}, **prefixed}
 
 
 def setting(default: Scalar, note: str, validator: Any = None) -> Any:
