@@ -124,7 +124,9 @@ def test_folders_without_an_app(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
     with pytest.raises(InputError, match="describes no Flower app"):
         read_app(tmp_path)
-    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app.components]\n[tool.flwr.app.config]\nclients = 2\nslotz = 3\n")
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.flwr.app.components]\n[tool.flwr.app.config]\nclients = 2\nslotz = 3\n"
+    )
     with pytest.raises(InputError, match="did you mean 'slots'"):
         read_app(tmp_path)
 

@@ -37,7 +37,7 @@ partition = "by-street"
 data = "/nowhere"
 """
 
-APP = '''
+APP = """
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -66,7 +66,7 @@ def train(message, context):
 
 client = with_battery(app)
 server = server_app(initial=lambda: {"x": np.zeros(3, np.float32), "seen": np.zeros((), np.int64)})
-'''
+"""
 
 
 def pipecycle(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -281,9 +285,29 @@ def test_records_survive_being_packed() -> None:
         }
     )
     again = unpack(pack(content))
+    assert again is not None
     assert list(again) == list(content)
     assert again == content
     assert list(again["arrays"]) == ["b", "a"]
+    before = io.BytesIO()
+    with zipfile.ZipFile(before, "w") as archive:  # as earlier versions stored answers
+        archive.writestr("records.json", "[]")
+    assert unpack(before.getvalue()) is unpack(None) is None
+
+
+def test_a_session_needs_neither_scikit_learn_nor_pandas() -> None:
+    """Importing them would take longer than the session, and more memory than the model."""
+    text = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[3])!r})
+from tests.deploy.in_process.test_node import RUN, TaskIdentity, ask, client_app, context
+TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+reply = client_app()(ask(), context(initial=40.0))
+assert reply.content["pipecycle"]["outcome"] == "trained", reply.content
+print(*sorted(sys.modules.keys() & {{"sklearn", "pandas", "scipy", "matplotlib", "plotly", "pyarrow"}}))
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.returncode) == ("", 0), done.stderr
 
 
 def test_an_emulated_battery_is_the_simulators_weather() -> None:

@@ -74,10 +74,10 @@ class Node:
     def answer(self, order: Order, message: Message, context: Context, app: App) -> Message:
         """A repeated order is answered from the ledger; a new one is declined, or the session is trained."""
         self.ledger.enter(order.run)
-        stored = None if order.roll_call else self.ledger.answer(order.key)
+        stored = None if order.roll_call else unpack(self.ledger.answer(order.key))
         if stored is not None:
             self.ledger.save()  # the run is the latest one now
-            return Message(unpack(stored), reply_to=message)
+            return Message(stored, reply_to=message)
         self.battery.advance(self.account, order.slot)
         if order.roll_call:
             return self.unsettled(message, self.reply(order, "present"))
@@ -95,10 +95,10 @@ class Node:
         if self.account.level < order.need:
             return f"battery {show(self.account.level)} units, needs {show(order.need)}"
         if order.kept >= 0:
-            model = self.ledger.kept(order.kept)
+            model = unpack(self.ledger.kept(order.kept))
             if model is None:
                 return "the kept model is gone"
-            message.content["kept"] = unpack(model)["arrays"]
+            message.content["kept"] = model["arrays"]
         return ""
 
     def train(self, order: Order, message: Message, context: Context, app: App) -> Message:

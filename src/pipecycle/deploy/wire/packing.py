@@ -5,6 +5,7 @@ from __future__ import annotations
 from flwr.app import RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as Packed
+from google.protobuf.message import DecodeError
 
 
 def pack(content: RecordDict) -> bytes:
@@ -14,5 +15,9 @@ def pack(content: RecordDict) -> bytes:
     return data
 
 
-def unpack(data: bytes) -> RecordDict:
-    return recorddict_from_proto(Packed.FromString(data))
+def unpack(data: bytes | None) -> RecordDict | None:
+    """What was packed; None if there is nothing that can be read, such as what versions before this format stored."""
+    try:
+        return None if data is None else recorddict_from_proto(Packed.FromString(data))
+    except DecodeError:
+        return None
