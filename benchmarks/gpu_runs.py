@@ -108,7 +108,7 @@ def main() -> None:
             job = Job(plan(build("pipecycle"), 0.5, budget=5e5), learnt, Watch(every=150, budget=5e5))
             figures = timed([job], precision)
             history = job.history
-            reached = {level: getattr(history.to_target(level), "energy", None) for level in (50, 55, 60, 65)}
+            reached = {level: history.metrics.energy_to(level) for level in (50, 55, 60, 65)}
             tell(
                 f"cnn64 pipecycle G=2, delta 0.5, IID, 5e5 units, {precision}",
                 {**figures, "at_budget": history.at_budget.accuracy, "best": history.final.best, "energy_to": reached},

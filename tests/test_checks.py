@@ -22,9 +22,9 @@ from pipecycle.runs.config import TrainSection as Train
 from pipecycle.runs.config import WorldSection as World
 from pipecycle.runs.run import train_folders
 from pipecycle.theory.system import System
-from pipecycle.train import LocalSGD, Recipe, Watch, problem
+from pipecycle.train import LocalSGD, Training, Watch, problem
 from pipecycle.train.history import Look
-from pipecycle.train.models import PRESETS
+from pipecycle.train.presets import PRESETS
 from pipecycle.world.harvest import Bernoulli, Markov
 from pipecycle.world.sky import clear_sky
 from pipecycle.world.traces import Solar, Spread, Table
@@ -52,8 +52,8 @@ REFUSED: list[tuple[Callable[..., Any], str, tuple[Any, ...]]] = [
     (Config, "policy", (*WORD, "nobody")), (Config, "settings", ({"x": 1}, {"groups": 0}, [1], {"groups": "x"})),
     (Watch, "every", WHOLE), (Watch, "clients_every", (0, "5")), (Watch, "budget", (-5, float("nan"), "5")),
     (Watch, "early_stop", ("soon", None)), (Watch, "served", ("all",)),
-    (Recipe, "batch", WHOLE), (Recipe, "lr_decay", SHARE), (Recipe, "distillation", AMOUNT),
-    (Recipe, "replacement", FLAG),
+    (Training, "batch", WHOLE), (Training, "lr_decay", SHARE), (Training, "distillation", AMOUNT),
+    (Training, "replacement", FLAG),
     (LocalSGD, "lr", POSITIVE), (LocalSGD, "momentum", (*AMOUNT, 1)), (LocalSGD, "weight_decay", AMOUNT),
     (LocalSGD, "proximal", AMOUNT),
     (PipeCycle, "groups", WHOLE), (PipeCycle, "group_size", (0, "3", 10**20)), (PipeCycle, "relay_mix", SHARE),

@@ -16,8 +16,7 @@ import torch
 
 from pipecycle import InputError, Schedule, build, plan
 from pipecycle.data import Task, dirichlet, load, load_split, save_split
-from pipecycle.report import records
-from pipecycle.reproduce import results
+from pipecycle.runs import parquet, records
 from pipecycle.runs.config import Config, read_config
 from pipecycle.runs.run import RunFolder, problem_of, train_folders, watch
 from pipecycle.train import Job
@@ -38,17 +37,19 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = RunFolder(home / "run", config)
     saved: list[bytes] = []
 
-    def stop(job: Any, row: Any) -> None:
-        if len(job.history.rows) == 2 and not saved:
+    def save(engine: Any) -> None:
+        (job,) = engine.jobs
+        if job.history.rows and not job.over and not saved:
+            engine.settle()
             run.save(job)
             saved.append(run.checkpoint.read_bytes())
 
-    train_folders([run], device="cpu", callbacks=(stop,))
+    train_folders([run], device="cpu", show=save)
     (home / "state.safetensors").write_bytes(saved[0])
     (home / "identity").write_text(run.identity)
     for name in ("schedule.npz", "config.toml", "metrics.csv"):
         (home / name).write_bytes((run.path / name).read_bytes())
-    results.gather([run]).save(home / "results.parquet")
+    parquet.Results(parquet.collect([run]), []).save(home / "results.parquet")
     task = digits()
     split = dirichlet(task, 5, 10)
     save_split(split, home / "split.npz")
@@ -76,12 +77,12 @@ def read_data(path: Path, home: Path) -> list[list[Any]]:
 
 
 def read_results(path: Path, home: Path) -> tuple[str, str]:
-    found = results.load(path)
+    found = parquet.load(path)
     return found.frame.to_csv(), json.dumps(found.pieces)
 
 
 def read_metrics(path: Path, home: Path) -> list[Any] | None:
-    found = records._metrics(path)
+    found = records.read_metrics(path)
     return None if found is None else [getattr(found, name).tolist() for name in found.__slots__[:-1]]
 
 

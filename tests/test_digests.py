@@ -33,6 +33,11 @@ SCHEDULES = {
     "fedseq": "ba686067196595da443ccbb09f906682c40856cf23ea29d42b97cfe18b328390",
     "fedbacys": "573dc8c7e4d28fffee7e847912fec6e56eb9afde72f1c7bf1dc1284f321fa238",
     "fedbacys-odd": "e37f4110950e0bcbc118d26d5608d36aaf8181d006ad88fe05dec95367fd8d26",
+    "fedasync": "dcd677fc6811c1e0c5d3bae0d6edaa5318054d35f711d11feb65aa2d3917e382",
+    "fedbuff": "a5d46af8ada97ce50f0a77ee1abba2a26061d155abdac91ccea8188f6221cb6c",
+    "fedau": "09f45be7bda7dedf4c9abc58a685705b6fa7eda47aedc1b15ed86bcfeba5113a",
+    "fedvarp": "9c4b626a2c0f8a4b5b55fae28529f543adc60594479a4e8299c75fb444dec4e3",
+    "f3ast": "9f41f63a060da4852617ea4b89aba8df59dbf191fdba562e04a863443414c70a",
     "isolated": "fee2959af8121ba6c14e09a9f735f08878eeb3db583c371f50f312d802432436",
 }
 

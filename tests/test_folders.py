@@ -12,11 +12,11 @@ import pytest
 
 from pipecycle import InputError
 from pipecycle.files import tidy, write
-from pipecycle.report.records import load
 from pipecycle.runs.config import Config
 from pipecycle.runs.folders import Busy, Damaged, Lock, clear, finished, result
+from pipecycle.runs.parquet import collect
+from pipecycle.runs.records import load
 from pipecycle.runs.run import RunFolder, train_folders
-from pipecycle.runs.sweep import collect
 
 SMALL = Config("fedavg").changed({"world.clients": 5, "world.slots": 120, "world.session": 5, "look.every": 30})
 

@@ -17,8 +17,9 @@ import pandas
 import pytest
 import torch
 
+from pipecycle.runs.parquet import collect
 from pipecycle.runs.run import train_folders
-from pipecycle.runs.sweep import collect, read_sweep
+from pipecycle.runs.sweep import read_sweep
 
 psutil = pytest.importorskip("psutil")
 
@@ -115,7 +116,7 @@ def test_killed_terminated_and_shared_a_sweep_ends_the_same(home: Path) -> None:
     terminated.terminate()  # the parent alone, as `docker stop` does it
     said, _ = terminated.communicate(timeout=60)
     assert terminated.returncode == 143
-    assert said == "Stopped; the same command goes on from here.\n"
+    assert said == "Stopped; the same command resumes from here.\n"
     assert nobody_left(terminated)
 
     twins = [start("sweep", home, "cut", "--workers", "1") for _ in range(2)]

@@ -10,7 +10,7 @@ import pytest
 
 from pipecycle import Costs, InputError, Schedule, build, plan
 from pipecycle.policies import PipeCycle
-from pipecycle.schedule.plan import Run
+from pipecycle.schedule.plan import Planning
 from pipecycle.schedule.summary import summarise, warnings
 from pipecycle.world.energy import UNIT
 
@@ -205,7 +205,7 @@ def test_lengths_costs_and_samples_per_client() -> None:
 
 
 def test_a_run_can_be_watched_slot_by_slot() -> None:
-    run = Run(PipeCycle(), 0.5, 20, 300, session=4, capacity=9.0)
+    run = Planning(PipeCycle(), 0.5, 20, 300, session=4, capacity=9.0)
     for slot in run.steps():
         assert run.fleet.slot == slot
         assert run.fleet.ledger.stored == int(run.fleet.level.sum())

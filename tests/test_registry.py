@@ -45,6 +45,11 @@ def test_the_settings_of_every_policy() -> None:
         "fedseq": {"groups", "mode", "patience", "step"},
         "fedbacys": {"groups", "epoch", "reference_refresh", "step"},
         "fedbacys-odd": {"groups", "epoch", "reference_refresh", "step"},
+        "fedasync": {"concurrency", "mixing"},
+        "fedbuff": {"concurrency", "buffer"},
+        "fedau": {"epoch", "cutoff"},
+        "fedvarp": {"epoch", "beta"},
+        "f3ast": {"epoch", "picked", "beta"},
         "isolated": set(),
     }
     assert settings(PipeCycle(groups=5)) == {
@@ -69,6 +74,7 @@ def test_text_becomes_the_declared_type() -> None:
     ("name", "options", "reason"),
     [
         ("pipecycel", {}, "did you mean 'pipecycle'"),
+        ("fedprox", {}, "a setting of training, for every scheduler: train.proximal"),
         ("pipecycle", {"group": "2"}, "did you mean 'groups'"),
         ("pipecycle", {"groups": "two"}, "groups = two: needs a whole number"),
         ("pipecycle", {"groups": "0"}, "groups = 0: needs at least 1 concurrent group"),
@@ -79,6 +85,9 @@ def test_text_becomes_the_declared_type() -> None:
         ("flda", {"phase": "odd"}, "phase = odd"),
         ("pipecycle+", {"kappa": "1.2"}, "kappa = 1.2: needs a number above 0 and at most 1"),
         ("pipecycle+", {"relay_mix": "0.5"}, "relay_mix.*unknown"),
+        ("fedbuff", {"buffer": "0"}, "buffer = 0: needs at least 1 update"),
+        ("fedasync", {"concurrency": "0"}, "concurrency = 0: needs at least 1 client"),
+        ("fedvarp", {"beta": "0"}, "beta = 0.0: needs a number above 0 and at most 1"),
         ("fedseq", {"step": "0"}, "step = 0.0: needs a number above 0 and at most 1, or lag-stable"),
         ("cycp", {"step": "1.5"}, "step = 1.5: needs a number above 0 and at most 1, or lag-stable"),
         ("fedbacys", {"step": "fast"}, "step = fast: needs a number above 0 and at most 1, or lag-stable"),

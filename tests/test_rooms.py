@@ -14,11 +14,11 @@ ROOMS = [
     "policies",
     "schedule",
     "data",
+    "results",
     "train",
     "runs",
     "report",
     "theory",
-    "reproduce",
     "deploy",
     "commands",
 ]
@@ -46,6 +46,12 @@ def test_every_folder_and_module_has_its_place() -> None:
     text = (HOME.parents[1] / "docs" / "architecture.md").read_text()
     assert all(f"`{room}/`" in text for room in ROOMS)
     assert all(f"`{module}`" in text for module in SHARED)
+
+
+def test_the_library_does_not_need_the_papers_evaluation() -> None:
+    """Only the command line looks for it, and does without where it is not installed."""
+    users = [path.name for path in HOME.rglob("*.py") if "pipecycle_paper" in path.read_text()]
+    assert users == ["cli.py"]
 
 
 def test_imports_point_one_way() -> None:

@@ -14,8 +14,6 @@ import torch
 from safetensors.numpy import load_file
 
 from pipecycle import Schedule
-from pipecycle.runs.config import Config
-from pipecycle.runs.run import prepare
 from tests.commands import pipecycle
 
 run = partial(pipecycle, "run")
@@ -84,13 +82,6 @@ def test_a_run_trains_on_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     got = figures("fedavg", "--clients", "3", "--slots", "60", "--model", "net:counted", cwd=tmp_path)
     assert got["steps"] > 0
     assert set((tmp_path / "threads").read_text().split()[-got["steps"] :]) == {"1"}
-
-
-def test_the_upload_ratio_of_flda_follows_the_model() -> None:
-    schedule, learnt = prepare(Config("flda").changed({"world.clients": 10, "world.slots": 100}))
-    assert schedule.meta["settings"]["upload_ratio"] == 100 / learnt.size
-    schedule, _ = prepare(Config("flda").changed({"world.clients": 10, "world.slots": 100, "upload_ratio": 0.5}))
-    assert schedule.meta["settings"]["upload_ratio"] == 0.5
 
 
 @pytest.mark.parametrize(

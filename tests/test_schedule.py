@@ -113,8 +113,10 @@ def test_the_books_are_those_of_every_battery(name: str) -> None:
     assert (energy.level == held[-1]).all()
     assert (energy.overflow == lost.sum(axis=0)).all()
     assert (made.spent_by_client() * UNIT == paid.sum(axis=0)).all()
-    assert (made.harvested_by_client() * UNIT == 2 * UNIT + gains.sum(axis=0)).all()
-    assert (made.spent_per_slot() * UNIT == paid.sum(axis=1)).all()
+    assert (
+        made.spent_by_client() * UNIT + made.energy.level + made.energy.overflow == 2 * UNIT + gains.sum(axis=0)
+    ).all()
+    assert (np.diff(made.energy.spent, prepend=0) == paid.sum(axis=1)).all()
 
 
 def test_budget_slot_is_the_first_at_or_above(schedule: Schedule) -> None:

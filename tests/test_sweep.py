@@ -11,8 +11,9 @@ import pytest
 from pipecycle import InputError
 from pipecycle.runs.config import Config
 from pipecycle.runs.estimate import estimate
+from pipecycle.runs.parquet import collect
 from pipecycle.runs.run import prepare, train_folders
-from pipecycle.runs.sweep import collect, expand, read_sweep
+from pipecycle.runs.sweep import expand, read_sweep
 from pipecycle.train.job import Job
 from tests.commands import Done, end, pipecycle, process, until
 
@@ -196,7 +197,7 @@ def test_a_run_that_cannot_begin_refuses_the_whole_file(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
-def test_a_killed_sweep_goes_on_to_the_same_results(tmp_path: Path) -> None:
+def test_a_killed_sweep_resumes_to_the_same_results(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(
         "[base.world]\nclients = 10\nslots = 150\n[base.train]\nmodel = 'lenet'\n"
         "[matrix]\npolicy = ['fedavg', 'pipecycle']\n"
@@ -206,7 +207,7 @@ def test_a_killed_sweep_goes_on_to_the_same_results(tmp_path: Path) -> None:
     until(lambda: list((tmp_path / "cut").glob("*/checkpoint/state.safetensors")), running)
     output, _ = end(running, signal.SIGINT)
     assert running.returncode == 130
-    assert "the same command goes on" in output
+    assert "the same command resumes" in output
     assert sweep(tmp_path / "cut").returncode == 0
     one, two = ((tmp_path / name / "results.csv").read_bytes() for name in ("whole", "cut"))
     assert one == two

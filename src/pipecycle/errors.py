@@ -82,6 +82,11 @@ def _is_own(file: str) -> bool:
     return not file.startswith("<") and not any(Path(file).is_relative_to(home) for home in _LIBRARIES)
 
 
+def add_library(folder: Path) -> None:
+    """Code below this folder is a library's, not a user's own."""
+    _LIBRARIES.add(folder)
+
+
 def _short(file: str) -> str:
     """Relative to the working directory where it lies in it."""
     path = Path(file)

@@ -85,9 +85,9 @@ def _alive(process: int) -> bool:
     return True
 
 
-def reason(error: OSError) -> str:
-    """What the system says, as part of a sentence."""
-    return (error.strerror or str(error)).lower()
+def reason(error: Exception) -> str:
+    """What the system says, as part of a sentence; other errors by their kind."""
+    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else type(error).__name__
 
 
 def sealed(values: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import pytest
 from pipecycle import Bernoulli, build, plan
 from pipecycle.errors import ActionError
 from pipecycle.policies import REGISTRY
-from pipecycle.schedule.plan import Run
+from pipecycle.schedule.plan import Planning
 from pipecycle.world.contract import Frugal
 from pipecycle.world.lineage import Lineage
 
@@ -29,7 +29,7 @@ def test_giving_up_everything_else_changes_nothing(name: str, settings: dict[str
     world: dict[str, Any] = {"session": 4, "initial": 3.0}
     policy = build(name, settings)
     assert isinstance(policy, Frugal)
-    run = Run(policy, Bernoulli(0.5), 12, 400, **world)
+    run = Planning(policy, Bernoulli(0.5), 12, 400, **world)
     start = run.fleet.start
 
     def checked(clients: Any, reference: Any, *rest: Any, **options: Any) -> Any:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipecycle import Schedule, build
 from pipecycle.policies import REGISTRY
 from pipecycle.policies.registry import parameters
-from pipecycle.schedule.plan import Run
+from pipecycle.schedule.plan import Planning
 from pipecycle.schedule.schedule import Sent
 from pipecycle.world.energy import UNIT
 from pipecycle.world.lineage import Kind
@@ -23,6 +23,11 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "mifa": [{}, {"use_memory": False}],
     "flda": [{}, {"phase": "global"}],
     "fedseq": [{}, {"step": "lag-stable"}, {"mode": "chain", "patience": 15}],
+    "fedasync": [{}, {"concurrency": 1}, {"concurrency": 100, "mixing": 1.0}],
+    "fedbuff": [{}, {"buffer": 3}, {"concurrency": 2, "buffer": 1}],
+    "fedau": [{}, {"cutoff": 2}],
+    "fedvarp": [{}, {"beta": 0.4}],
+    "f3ast": [{}, {"picked": 2, "beta": 0.3}],
     "fedbacys": [{}, {"reference_refresh": "next_group"}, {"reference_refresh": "broadcast"}, {"step": "lag-stable"}],
 }
 
@@ -50,7 +55,7 @@ def worlds(draw: st.DrawFn, names: tuple[str, ...] = tuple(REGISTRY)) -> tuple[s
 
 def watched(name: str, options: dict[str, Any], arguments: dict[str, Any]) -> Schedule:
     """Plan, checking the batteries and the books after every slot."""
-    run = Run(build(name, options), **arguments)
+    run = Planning(build(name, options), **arguments)
     fleet = run.fleet
     for _ in run.steps():
         ledger = fleet.ledger
@@ -86,12 +91,12 @@ def test_every_policy_keeps_the_rules(world: tuple[str, dict[str, Any], dict[str
     composed = np.repeat(np.arange(len(versions)), np.diff(versions.base_at))
     assert (versions.base < composed).all()
 
-    # Recipes of models are affine: coefficients sum to one, weights to one (or zero for blends); memories have none.
-    whole = np.bincount(composed, versions.coefficient, len(versions))
+    # Recipes of models are affine: coefficients of models sum to one; memories are displacements and have none.
+    model = versions.kind[versions.base] != Kind.MEMORY
+    whole = np.bincount(composed[model], versions.coefficient[model], len(versions))
     memory = (versions.kind == Kind.MEMORY) | (versions.kind == Kind.INITIAL)
     assert (whole[memory] == 0).all()
-    if schedule.policy != "mifa":
-        assert np.allclose(whole[~memory], 1.0)
+    assert np.allclose(whole[~memory], 1.0)
 
     # Energy per session is its steps and its transmission.
     sent = np.where(sessions.receiver == Sent.NOT, 0, UNIT)

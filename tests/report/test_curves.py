@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from pipecycle.report import load
-from pipecycle.report.curves import curve, mean_curve
+from pipecycle.results import Axis, Curve, mean_curve
+from pipecycle.runs.records import Group
+
+
+def curve(group: Group, axis: Axis, most: int = 300) -> Curve | None:
+    return mean_curve(group.curves, axis, most=most)
 
 
 def test_mean_and_deviation_over_slots(make) -> None:
@@ -46,9 +51,3 @@ def test_long_runs_are_thinned(make) -> None:
     assert found is not None
     assert len(found.x) == 50
     assert found.x[[0, -1]].tolist() == [1, 400]
-
-
-def test_trials_that_share_no_stretch_have_no_mean() -> None:
-    short = [(np.array([95.0]), np.array([20.0])), (np.array([110.0]), np.array([30.0]))]
-    assert mean_curve(short, "energy") is None
-    assert mean_curve([], "slot") is None

@@ -8,7 +8,7 @@ from pipecycle.report import load
 
 pytest.importorskip("matplotlib")
 
-from pipecycle.report.figures import figures, look, save
+from pipecycle.report.figures import figure_style, figures, save
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_every_figure_is_there(drawn) -> None:
 
 
 def test_sizes_fonts_and_repeatability(drawn) -> None:
-    with look():
+    with figure_style():
         for name, inches in (("accuracy_slots", 3.5), ("accuracy", 7.16)):
             png = save(drawn[name](), "png")
             assert struct.unpack(">I", png[16:20])[0] == round(300 * inches)
@@ -46,7 +46,7 @@ def test_sizes_fonts_and_repeatability(drawn) -> None:
 
 
 def test_all_can_be_drawn(drawn) -> None:
-    with look():
+    with figure_style():
         for draw in drawn.values():
             assert save(draw(), "svg").startswith(b"<?xml")
 
@@ -54,7 +54,7 @@ def test_all_can_be_drawn(drawn) -> None:
 def test_a_plan_alone(make) -> None:
     drawn = figures(load([make("a") / "schedule.npz"]))
     assert "accuracy" not in drawn
-    with look():
+    with figure_style():
         for draw in drawn.values():
             save(draw(), "svg")
 
@@ -63,7 +63,7 @@ def test_some_of_the_trials_make_no_bar(make) -> None:
     """A bar is a mean over all trials; who got there in one of two has a mark, and a word beside it."""
     paths = [make(f"a{t}", accuracy=(50.0, 90.0), world__trial=t) for t in range(2)]
     paths += [make(f"b{t}", "fedavg", accuracy=(90.0 if t else 10.0, 20.0), world__trial=t) for t in range(2)]
-    with look():
+    with figure_style():
         (pane,) = figures(load(paths), 80.0)["energy_to_target"]().axes
     assert len(pane.patches) == 1
     assert [len(line.get_xdata()) for line in pane.lines] == [2, 1]

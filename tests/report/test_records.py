@@ -9,8 +9,8 @@ import pytest
 
 from pipecycle import InputError, Schedule
 from pipecycle.report import load
-from pipecycle.report.records import read
 from pipecycle.runs.config import Config
+from pipecycle.runs.records import read
 from pipecycle.runs.run import RunFolder
 
 

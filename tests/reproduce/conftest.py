@@ -7,10 +7,10 @@ import numpy as np
 import pandas
 import pytest
 
-from pipecycle.reproduce.results import Results
-from pipecycle.reproduce.study import Study, study
 from pipecycle.runs.config import Config
+from pipecycle.runs.parquet import Results
 from pipecycle.runs.sweep import flat
+from pipecycle_paper.grid import Grid, grid_of
 
 
 def run(
@@ -60,9 +60,9 @@ def run(
     return frame.dropna(axis=1, how="all")
 
 
-def gathered(*frames: pandas.DataFrame) -> Study:
+def gathered(*frames: pandas.DataFrame) -> Grid:
     whole = pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
-    return study(Results(whole, []))
+    return grid_of(Results(whole, []))
 
 
 @pytest.fixture(scope="session")
@@ -71,5 +71,5 @@ def make() -> Callable[..., pandas.DataFrame]:
 
 
 @pytest.fixture(scope="session")
-def gather() -> Callable[..., Study]:
+def gather() -> Callable[..., Grid]:
     return gathered

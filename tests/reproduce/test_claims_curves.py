@@ -8,28 +8,30 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipecycle.reproduce import claims_curves as claims
-from pipecycle.reproduce import grid, paper
-from pipecycle.reproduce.claims import CLAIMS, examine
-from pipecycle.reproduce.study import Cell, Run, Study, key_of_config
-from pipecycle.reproduce.verdicts import Finding
+from pipecycle_paper import claims_curves as claims
+from pipecycle_paper import paper, selection
+from pipecycle_paper.claims import CLAIMS, examine
+from pipecycle_paper.grid import Cell, Grid, Trial, key_of_config
+from pipecycle_paper.verdicts import Finding
 
 Pace = Callable[[str, str, int | None, float], float | None]
 """Slots (and thousands of units) that a configuration needs for 60 of its 70 %; None was not run."""
 
 
-def run(pace: float, end: float = 70.0, plan: dict[str, Any] | None = None, trial: int = 0) -> Run:
+def run(pace: float, end: float = 70.0, plan: dict[str, Any] | None = None, trial: int = 0) -> Trial:
     """Rises straight to `end` within 7/6 of `pace` slots; 100 units a slot, the clients' models five points below."""
     slot = np.arange(50.0, 6001.0, 50.0)
     accuracy = np.minimum(end, end * slot / (pace * 7 / 6))
     marks = np.append(np.zeros(len(slot)), 1.0)
-    more = [np.append(column, column[-1]) for column in (slot, 100 * slot, accuracy, accuracy, accuracy - 5)]
-    return Run(trial, 15_000, *more, budget=marks, diverged=False, plan=plan or {})
+    made = {"slot": slot, "energy": 100 * slot, "accuracy": accuracy, "best": accuracy, "loss": accuracy}
+    made["clients_accuracy"] = accuracy - 5
+    columns = {name: np.append(column, column[-1]) for name, column in made.items()} | {"budget": marks}
+    return Trial(**columns, number=trial, horizon=15_000, plan=plan or {})
 
 
 def world(
     pace: Pace, end: Pace | None = None, plan: Callable[[int | None, float], dict[str, Any]] | None = None
-) -> Study:
+) -> Grid:
     cells, places = {}, {}
     for where in paper.DISTRIBUTIONS:
         for policy, groups in ((row.policy, row.groups) for row in paper.TABLE_I):
@@ -40,7 +42,7 @@ def world(
                     top = 70.0 if end is None else end(*place)
                     cells[place] = Cell({0: run(needed, top or 70.0, plan(groups, delta) if plan else None)})
                 places[place] = place
-    return Study(cells, places, {}, {"world.budget": 6e5}, 0)  # type: ignore[arg-type]
+    return Grid(cells, places, {}, {"world.budget": 6e5}, 0)  # type: ignore[arg-type]
 
 
 def only(ours: float, others: float, **special: float) -> Pace:
@@ -59,34 +61,34 @@ def ends(ours: float, others: float) -> Pace:
     return lambda where, policy, groups, delta: ours if policy == "pipecycle" else others
 
 
-def events(power: float) -> Study:
+def events(power: float) -> Grid:
     plan = lambda groups, delta: {"aggregations": 100.0 * (groups or 1) ** power, "slots": 1000, "ancestry_max": 0}  # noqa: E731
     return world(only(1000, 2000), plan=plan)
 
 
-def ancestry(more: int) -> Study:
+def ancestry(more: int) -> Grid:
     return world(only(1000, 2000), plan=lambda groups, delta: {"ancestry_max": (groups or 0) + more})
 
 
-def depth(deepest: int) -> Study:
+def depth(deepest: int) -> Grid:
     return world(only(1000, 2000), plan=lambda groups, delta: {"chains.depth_max": deepest, "slots": 1019})
 
 
-def isolated(accuracy: float) -> Study:
+def isolated(accuracy: float) -> Grid:
     cells = {
         ("isolated", (), "bernoulli:0.5", alpha, None, None): Cell({0: run(100, accuracy + 5)}) for alpha in (None, 0.1)
     }
-    return Study(cells, {}, {}, {}, 0)
+    return Grid(cells, {}, {}, {}, 0)
 
 
-def relayless(accuracy: float) -> Study:
-    sweep = grid.read(grid.experiment(grid.SENSITIVITY), "1")
+def relayless(accuracy: float) -> Grid:
+    sweep = selection.read(selection.experiment(selection.SENSITIVITY), "1")
     parts = {name: [sweep.runs[one] for one in runs] for name, runs in sweep.parts.items()}
     cells = {key_of_config(one): Cell({0: run(100, accuracy)}) for one in parts["FedBacys' references"]}
-    return Study(cells, {}, parts, {}, 0)
+    return Grid(cells, {}, parts, {}, 0)
 
 
-CASES: list[tuple[Callable[[Study], Finding], Study, Study]] = [
+CASES: list[tuple[Callable[[Grid], Finding], Grid, Grid]] = [
     (claims.cheaper_to_target, world(only(1000, 3000)), world(only(2900, 3000))),
     (claims.least_for_any_target, world(only(1000, 3000)), world(only(3000, 1000))),
     (claims.ahead_at_any_budget, world(only(1000, 1500), ends(80, 60)), world(only(1500, 1000), ends(60, 80))),
@@ -110,18 +112,18 @@ CASES: list[tuple[Callable[[Study], Finding], Study, Study]] = [
 
 
 @pytest.mark.parametrize(("claim", "good", "bad"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_both_ways_and_with_nothing(claim, good: Study, bad: Study) -> None:
+def test_both_ways_and_with_nothing(claim, good: Grid, bad: Grid) -> None:
     assert claim(good).words == "holds"
     assert claim(bad).words == "does not hold"
-    assert claim(Study({}, {}, {}, {}, 0)).verdict == "cannot be tested"
+    assert claim(Grid({}, {}, {}, {}, 0)).verdict == "cannot be tested"
 
 
 def test_every_claim_about_histories_is_tested_here() -> None:
     used = {claim.history for claim in CLAIMS if claim.history is not None}
     fixed = {claims.optimum_ignores_delta, claims.direction_of_the_analysis}
     assert used == {case[0] for case in CASES} | fixed
-    assert claims.optimum_ignores_delta(Study({}, {}, {}, {}, 0)).words == "holds"
-    assert claims.direction_of_the_analysis(Study({}, {}, {}, {}, 0)).figure == "G* with L = 1: 0.999999"
+    assert claims.optimum_ignores_delta(Grid({}, {}, {}, {}, 0)).words == "holds"
+    assert claims.direction_of_the_analysis(Grid({}, {}, {}, {}, 0)).figure == "G* with L = 1: 0.999999"
 
 
 def test_a_missing_cell_leaves_a_claim_open() -> None:
@@ -153,5 +155,5 @@ def test_a_plan_that_says_nothing_is_not_taken_for_zero() -> None:
 
 def test_all_claims_survive_a_part_of_the_grid() -> None:
     part = world(lambda where, policy, groups, delta: 1000 if delta == 0.5 and groups in (None, 2) else None)
-    for found in (part, Study({}, {}, {}, {}, 0)):
+    for found in (part, Grid({}, {}, {}, {}, 0)):
         assert len(examine(found)) == len(CLAIMS)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from pipecycle.reproduce import claims_tables as claims
-from pipecycle.reproduce.claims import CLAIMS
-from pipecycle.reproduce.claims_tables import Source, printed
-from pipecycle.reproduce.paper import CYCLIC
-from pipecycle.reproduce.study import Value
-from pipecycle.reproduce.verdicts import Finding
+from pipecycle_paper import claims_tables as claims
+from pipecycle_paper.claims import CLAIMS
+from pipecycle_paper.claims_tables import Source, printed
+from pipecycle_paper.grid import Value
+from pipecycle_paper.paper import CYCLIC
+from pipecycle_paper.verdicts import Finding
 
 Change = Callable[[str, str, int | None, float], float | None]
 

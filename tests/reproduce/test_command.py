@@ -12,9 +12,10 @@ import pandas
 import pytest
 
 from pipecycle import InputError
-from pipecycle.reproduce import grid, results
-from pipecycle.reproduce.regimes import REGIME
 from pipecycle.runs.config import read_config
+from pipecycle.runs.parquet import load
+from pipecycle_paper import selection
+from pipecycle_paper.regimes import REGIME
 from tests.commands import end, pipecycle, process, until
 
 SMALL = """
@@ -67,7 +68,7 @@ def test_merged_pieces_equal_the_whole(home: Path) -> None:
     merged = figures("--out", "merged", *files, cwd=home)
     assert merged["runs"] == 20
     assert len(merged["pieces"]) == 3
-    one, other = (results.load(home / name / "results.parquet").frame for name in ("whole", "merged"))
+    one, other = (load(home / name / "results.parquet").frame for name in ("whole", "merged"))
     pandas.testing.assert_frame_equal(one, other, check_exact=True)
     assert (home / "merged" / "results.parquet").stat().st_size < 200_000
     # What is in the merged results is not trained again, and finished runs are skipped.
@@ -78,7 +79,7 @@ def test_merged_pieces_equal_the_whole(home: Path) -> None:
 
 def test_results_that_disagree_are_refused(home: Path) -> None:
     figures("--file", "small.toml", "--only", "policy=fedavg", "--out", "a", cwd=home)
-    found = results.load(home / "a" / "results.parquet")
+    found = load(home / "a" / "results.parquet")
     found.frame.loc[3, "accuracy"] += 0.1
     found.save(home / "b.parquet")
     refused = reproduce("--out", "a", "--merge", "b.parquet", cwd=home)
@@ -89,10 +90,10 @@ def test_results_that_disagree_are_refused(home: Path) -> None:
 def test_a_run_that_diverged_at_once_merges_with_itself(home: Path) -> None:
     (home / "wild.toml").write_text(SMALL + "[base.train]\nlr = 1e30\n")
     figures("--file", "wild.toml", "--only", "policy=fedavg", "--out", "a", cwd=home)
-    before = results.load(home / "a" / "results.parquet").frame
+    before = load(home / "a" / "results.parquet").frame
     assert set(before["ended"]) == {"diverged"}
     figures("--out", "b", "--merge", "a/results.parquet", "--merge", "a/results.parquet", cwd=home)
-    pandas.testing.assert_frame_equal(results.load(home / "b" / "results.parquet").frame, before, check_exact=True)
+    pandas.testing.assert_frame_equal(load(home / "b" / "results.parquet").frame, before, check_exact=True)
 
 
 @pytest.mark.slow
@@ -104,10 +105,10 @@ def test_a_stopped_command_goes_on_and_ends_the_same(home: Path) -> None:
     until(lambda: list((home / "stopped" / "runs").glob("*/checkpoint/state.safetensors")), running)
     out, _ = end(running, signal.SIGINT)
     assert running.returncode == 130, out
-    assert "the same command goes on from here" in out
+    assert "the same command resumes from here" in out
     figures(*common, "--out", "stopped", cwd=home)
     figures(*common, "--out", "straight", cwd=home)
-    stopped, straight = (results.load(home / name / "results.parquet") for name in ("stopped", "straight"))
+    stopped, straight = (load(home / name / "results.parquet") for name in ("stopped", "straight"))
     assert len(stopped.pieces) == 2  # both halves say how fast they were
     assert sum(piece["steps"] for piece in stopped.pieces) == straight.pieces[0]["steps"]
     pandas.testing.assert_frame_equal(stopped.frame, straight.frame, check_exact=True)
@@ -148,7 +149,7 @@ def test_missing_data_is_said_once_before_anything_begins(home: Path) -> None:
 
 
 def test_the_papers_grid() -> None:
-    whole = grid.read(grid.experiment(grid.PAPER), "2").runs
+    whole = selection.read(selection.experiment(selection.PAPER), "2").runs
     assert len(whole) == 2 * 160
     cells = [config for config in whole.values() if config.world.trial == 0]
     assert {config.world.slots for config in cells if config.data.alpha is None} == {15_000}
@@ -156,44 +157,44 @@ def test_the_papers_grid() -> None:
     thresholds = {(config.policy, config.data.alpha, config.settings.get("queue_threshold")) for config in cells}
     assert {one for one in thresholds if one[2]} == {("pipecycle", 0.1, 2)}
     assert sum(config.look.clients_every in (750, 1500) for config in cells) == 8 * (3 + 5)
-    assert sum(map(grid.expected_steps, cells)) == pytest.approx(64.8e6, rel=0.01)
-    schemes = {(grid.scheme(config), config.settings.get("groups")) for config in cells}
+    assert sum(map(selection.expected_steps, cells)) == pytest.approx(64.8e6, rel=0.01)
+    schemes = {(selection.scheme(config), config.settings.get("groups")) for config in cells}
     assert len(schemes) == 20
     assert {("fedseq lag-stable", 5), ("fedseq lag-stable", 10), ("pipecycle+", 10)} < schemes
     assert ("fedseq lag-stable", 2) not in schemes
-    pieces = [grid.piece(whole, f"{index}/4") for index in (1, 2, 3, 4)]
+    pieces = [selection.piece(whole, f"{index}/4") for index in (1, 2, 3, 4)]
     assert sorted(name for piece in pieces for name in piece) == sorted(whole)
-    lengths = [sum(map(grid.expected_steps, piece.values())) for piece in pieces]
+    lengths = [sum(map(selection.expected_steps, piece.values())) for piece in pieces]
     assert max(lengths) < 1.02 * min(lengths)
 
 
 def test_one_regime_for_all_files_but_the_one_that_looks_for_it() -> None:
-    chosen = read_config(grid.experiment("regime.toml"))
-    for name in (grid.PAPER, grid.SENSITIVITY, "precision.toml"):
-        for config in grid.read(grid.experiment(name), None).runs.values():
+    chosen = read_config(selection.experiment("regime.toml"))
+    for name in (selection.PAPER, selection.SENSITIVITY, "precision.toml"):
+        for config in selection.read(selection.experiment(name), None).runs.values():
             regime = (config.train.model, config.data.scale, config.train.augment)
             assert regime == (chosen.train.model, chosen.data.scale, chosen.train.augment)
 
 
 def test_readings_of_the_regime_differ_in_it_alone() -> None:
-    sweep = grid.read(grid.experiment(grid.REGIMES), None)
+    sweep = selection.read(selection.experiment(selection.REGIMES), None)
     columns = {}
     for name, runs in sweep.parts.items():
-        (reading,) = {tuple(grid.columns(sweep.runs[run])[key] for key in REGIME) for run in runs}
-        columns[reading] = {grid.place(sweep.runs[run]) for run in runs}
+        (reading,) = {tuple(selection.columns(sweep.runs[run])[key] for key in REGIME) for run in runs}
+        columns[reading] = {selection.place(sweep.runs[run]) for run in runs}
         assert "/".join(str(word or "none") for word in reading) == name
     assert len(columns) == len(sweep.parts)
     (cells,) = set(map(frozenset, columns.values()))
     assert len(cells) == 3 * (3 + 2 + 1 + 1)
     assert {where for where, *_ in cells} == {"iid"}
-    one = grid.read(grid.experiment(grid.REGIMES), None, ["part=wide/unit/crop:4+flip", "delta=0.5"])
+    one = selection.read(selection.experiment(selection.REGIMES), None, ["part=wide/unit/crop:4+flip", "delta=0.5"])
     assert {(config.train.model, config.world.harvest) for config in one.runs.values()} == {("wide", "bernoulli:0.5")}
     assert list(one.parts) == ["wide/unit/crop:4+flip"]
 
 
 def test_the_sensitivity_cells_rest_on_the_grid() -> None:
-    known = {config.identity() for config in grid.read(grid.experiment(grid.PAPER), None).runs.values()}
-    sweep = grid.read(grid.experiment(grid.SENSITIVITY), None)
+    known = {config.identity() for config in selection.read(selection.experiment(selection.PAPER), None).runs.values()}
+    sweep = selection.read(selection.experiment(selection.SENSITIVITY), None)
     shared = {part: sum(sweep.runs[name].identity() in known for name in names) for part, names in sweep.parts.items()}
     assert shared == {
         "queue threshold": 2,
@@ -228,7 +229,7 @@ def test_mistakes_are_one_sentence(arguments: tuple[str, ...], reason: str, home
 
 
 def test_trials_by_number() -> None:
-    assert grid.numbers("3") == [0, 1, 2]
-    assert grid.numbers("3-5") == [3, 4, 5]
+    assert selection.numbers("3") == [0, 1, 2]
+    assert selection.numbers("3-5") == [3, 4, 5]
     with pytest.raises(InputError):
-        grid.numbers("-1")
+        selection.numbers("-1")

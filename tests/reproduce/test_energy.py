@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import math
 
-from pipecycle.reproduce.energy import cheapest, cost, gets_there, ratios
-from pipecycle.reproduce.paper import BASELINES
-from pipecycle.reproduce.tables import MISSING
+from pipecycle_paper.energy import cheapest, cost, ratios
+from pipecycle_paper.paper import BASELINES
+from pipecycle_paper.tables import MISSING
 
 
 def cell(make, gather, *histories, **options):
@@ -23,10 +23,10 @@ def test_cost_of_a_target_and_its_error(make, gather) -> None:
 def test_who_never_gets_there_counts_with_what_it_spent(make, gather) -> None:
     some = cell(make, gather, [60, 61, 62, 63], [10, 20, 30, 40])
     assert cost(some, 60.0).mean == (1000 + 4000) / 2
-    assert gets_there(some, 60.0)  # half of the trials
+    assert some.gets_to(60.0)  # half of the trials
     most = cell(make, gather, [60, 61, 62, 63], [10, 20, 30, 40], [10, 20, 30, 40])
     assert cost(most, 60.0).mean == (1000 + 4000 + 4000) / 3
-    assert not gets_there(most, 60.0)
+    assert not most.gets_to(60.0)
 
 
 def test_a_run_that_diverged_early_has_not_saved_energy(make, gather) -> None:

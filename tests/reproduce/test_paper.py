@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipecycle.reproduce import paper
-from pipecycle.reproduce.paper import TABLE_I, TABLE_II
+from pipecycle_paper import paper
+from pipecycle_paper.paper import TABLE_I, TABLE_II
 
 ROW_SUMS = {
     "iid": (242.0, 241.3, 248.8, 251.4, 258.7, 180.5, 257.4, 229.3, 133.9, 202.8, 110.4, 67.2, 276.1, 277.0, 279.5),

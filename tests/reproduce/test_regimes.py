@@ -6,10 +6,10 @@ import pandas
 import pytest
 from rich.console import Console
 
-from pipecycle.reproduce import grid, paper
-from pipecycle.reproduce.regimes import choose, readings, rms, summary, verdict, write_regimes
-from pipecycle.reproduce.results import Results, code
+from pipecycle.runs.parquet import Results, code
 from pipecycle.runs.run import source
+from pipecycle_paper import paper, selection
+from pipecycle_paper.regimes import choose, readings, rms, summary, verdict, write_regimes
 
 FIRST, SECOND = "cnn64/unit/crop:4+flip", "wide/unit/crop:4+flip"
 
@@ -19,11 +19,11 @@ def tried(make):
     """Results in which every cell of a reading is off by so many points, and a piece says how fast it was."""
 
     def results(**gaps: float) -> Results:
-        sweep = grid.read(grid.experiment(grid.REGIMES), None)
+        sweep = selection.read(selection.experiment(selection.REGIMES), None)
         frames, pieces = [], []
         for name, gap in zip((FIRST, SECOND), gaps.values(), strict=False):
             for run in sweep.parts[name]:
-                where, policy, groups, delta = grid.place(sweep.runs[run])
+                where, policy, groups, delta = selection.place(sweep.runs[run])
                 printed = paper.value(where, policy, groups, delta)
                 config = sweep.runs[run]
                 regime = {"train__model": config.train.model, "data__scale": config.data.scale}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pipecycle.errors import InputError
-from pipecycle.reproduce.report import write_report
-from pipecycle.reproduce.results import Results
+from pipecycle.runs.parquet import Results
+from pipecycle_paper.report import write_report
 from tests.commands import pipecycle
 
 MINI = """
@@ -89,7 +89,7 @@ def test_what_markdown_names_exists(folder: Path) -> None:
 def test_same_bytes_again_and_no_heavy_import(folder: Path) -> None:
     before = files(folder)
     code = (
-        "import sys; from pathlib import Path; from pipecycle.reproduce.report import write_report\n"
+        "import sys; from pathlib import Path; from pipecycle_paper.report import write_report\n"
         f"made = write_report(Path({str(folder)!r})); heavy = {{'torch', 'plotly', 'sklearn', 'scipy'}}\n"
         "print(len(made), sorted(heavy & set(sys.modules)))"
     )

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from pipecycle.report.markup import latex
-from pipecycle.reproduce.prose import differences
-from pipecycle.reproduce.tables import MISSING, tables
+from pipecycle_paper.prose import differences
+from pipecycle_paper.tables import MISSING, tables
 
 
 def row(table, name: str) -> dict[str, str]:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipecycle.reproduce.study import Value
-from pipecycle.reproduce.verdicts import Check, above, judge
+from pipecycle_paper.grid import Value
+from pipecycle_paper.verdicts import Check, above, judge
 
 
 def check(margin: float, error: float = 1.0, what: str = "here") -> Check:

@@ -12,7 +12,7 @@ import torch
 from pipecycle import InputError, plan
 from pipecycle.policies import FedAvg, PipeCycle
 from pipecycle.theory import estimate
-from pipecycle.train.problems import Problem, Recipe, problem
+from pipecycle.train.problems import Problem, Training, problem
 from pipecycle.train.sessions import LocalSGD
 
 CLIENTS, EACH, SIZE = 6, 40, 5
@@ -136,7 +136,7 @@ def test_gradients(quadratic: Quadratic, points: list[torch.Tensor]) -> None:
 def test_all_constants(quadratic: Quadratic, points: list[torch.Tensor]) -> None:
     """Known: L = 7; sigma^2 of batches without replacement, alpha and beta from the clients' centres."""
     batch = 8
-    looks = [estimate.look(quadratic, x, GROUPS, (0, 4), batch, trial=0) for x in points]
+    looks = [estimate.take_snapshot(quadratic, x, GROUPS, (0, 4), batch, trial=0) for x in points]
     found = estimate.estimates(looks, np.array([1 / 2, 1 / 3, 1.0]))
 
     each = torch.stack([quadratic.pull(mine) for mine in quadratic.holds])
@@ -209,7 +209,7 @@ def test_the_objective_is_what_clients_descend(digits: Problem) -> None:
     from pipecycle.train.problems import on_device
 
     sgd = LocalSGD(lr=0.1, weight_decay=0.3)
-    learnt = Problem(digits.task, digits.split, digits.module, 0, Recipe(sgd))
+    learnt = Problem(digits.task, digits.split, digits.module, 0, Training(sgd))
     images, labels = on_device(digits.task.x_train, digits.task.y_train, torch.device("cpu"), torch.float32)
     loop = Loop(learnt.module, images, labels, 10, sgd)
     after = loop.run(learnt.initial[None], torch.from_numpy(digits.split[3])[None, None]).parameters[0]
@@ -247,4 +247,4 @@ def test_too_many_clients_to_measure() -> None:
     objective = Quadratic()
     objective.holds = [torch.arange(1)] * 400_000
     with pytest.raises(InputError, match=r"400,000 clients take .* GiB"):
-        estimate.look(objective, torch.zeros(2000), GROUPS, (), 8, trial=0)
+        estimate.take_snapshot(objective, torch.zeros(2000), GROUPS, (), 8, trial=0)

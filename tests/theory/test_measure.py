@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from pipecycle import InputError
-from pipecycle.report.records import Metrics, Record, read
+from pipecycle.results import Metrics
 from pipecycle.runs.config import Config
-from pipecycle.runs.run import RunFolder, prepare, train_folders
+from pipecycle.runs.records import Record, read
+from pipecycle.runs.run import RunFolder, problem_of, train_folders
 from pipecycle.theory import bounds, expected_events
 from pipecycle.theory.estimate import constants
 from pipecycle.theory.measure import Measured, blew_up, measure
@@ -49,7 +50,7 @@ def test_events_and_depth(run: Record, found: Measured) -> None:
 
 def test_models_and_perturbations_are_the_runs_own(run: Record, found: Measured) -> None:
     """Loss and gradient of x_tau and z_tau once more, in doubles and by plain autograd over all samples."""
-    _, learnt = prepare(BASE)
+    learnt = problem_of(BASE)
     ancestry, last = run.schedule.ancestry, found.points[-1]
     recipes = [version_recipe(int(ancestry.event_versions[last.event])), ancestry.virtual(last.event)]
     x, z = evaluate(run.schedule, learnt, recipes, device="cpu").double()
@@ -133,7 +134,7 @@ def test_a_run_that_diverges_is_measured_up_to_there(tmp_path: Path) -> None:
 
 def recorded(loss: list[float], accuracy: list[float]) -> Metrics:
     nothing = np.zeros(len(loss))
-    return Metrics(nothing, nothing, np.array(accuracy), np.array(loss), nothing, nothing)
+    return Metrics(nothing, nothing, np.array(accuracy), np.array(loss), nothing, nothing, nothing)
 
 
 @pytest.mark.parametrize(

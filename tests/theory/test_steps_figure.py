@@ -11,14 +11,16 @@ import pandas
 import pytest
 
 from pipecycle import InputError
-from pipecycle.report.figures import look, save
+from pipecycle.report.figures import figure_style, save
+from pipecycle.runs.parquet import Results
 from pipecycle.theory import stability_limit
 from pipecycle.theory.steps_figure import curves, draw, read
 
 
 def run(groups: int, step: Any, accuracy: float, trial: int = 0, **changes: Any) -> list[dict[str, Any]]:
     """Two checkpoints on the way, the budget's, and one after it."""
-    facts = {"run": f"{groups}-{step}-{trial}", "policy.groups": groups, "policy.step": step, **changes}
+    name = f"{groups}-{step}-{trial}"
+    facts = {"run": name, "identity": name, "policy.groups": groups, "policy.step": step, **changes}
     points = [(150, 5.0, 0), (300, 6.0, 0), (310, accuracy, 1), (450, 99.0, 0)]
     return [{**facts, "slot": slot, "accuracy": value, "budget": budget} for slot, value, budget in points]
 
@@ -30,15 +32,15 @@ def rows() -> pandas.DataFrame:
 
 
 def test_accuracy_at_the_budget_by_groups_and_step() -> None:
-    assert curves(rows()) == {2: {0.85: 70.0, 1.0: 65.0}, 5: {0.3: 70.0, 0.4: 30.0, 1.0: 10.0}}
+    assert curves(Results(rows(), [])) == {2: {0.85: 70.0, 1.0: 65.0}, 5: {0.3: 70.0, 0.4: 30.0, 1.0: 10.0}}
     unspent = rows()
     unspent["budget"] = 0
-    assert curves(unspent)[5][0.3] == 99.0  # the end of the run
+    assert curves(Results(unspent, []))[5][0.3] == 99.0  # the end of the run
 
 
 def test_the_figure_draws_lines_and_limits(tmp_path: Path) -> None:
     rows().to_parquet(tmp_path / "results.parquet")
-    with look():
+    with figure_style():
         figure = draw(read(tmp_path / "results.parquet"))
         assert save(figure, "png").startswith(b"\x89PNG")
     (pane,) = figure.axes
@@ -58,7 +60,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"the column policy\.step is missing"):
         read(tmp_path / "other.parquet")
     with pytest.raises(InputError, match="no run with a fixed step"):
-        curves(pandas.DataFrame(run(5, "lag-stable", 70.0)))
+        curves(Results(pandas.DataFrame(run(5, "lag-stable", 70.0)), []))
 
 
 def test_the_sweep_brackets_the_limits() -> None:

@@ -148,7 +148,7 @@ class Training:
 
     def start(self, session: int, client: Client, slot: int, reference: Model) -> None:
         assert not client.left
-        sgd, recipe, number = self.problem.recipe.sgd, self.problem.recipe, client.number
+        sgd, training, number = self.problem.training.sgd, self.problem.training, client.number
         client.session, client.since, client.base = session, slot, reference
         with torch.no_grad():
             for name, value in client.module.named_parameters():
@@ -161,12 +161,12 @@ class Training:
                 number,
                 client.begun,
                 client.left,
-                recipe.batch,
-                recipe.replacement,
+                training.batch,
+                training.replacement,
             )
         )
         client.begun += 1
-        rate = sgd.lr * recipe.lr_decay ** (slot / 1000)
+        rate = sgd.lr * training.lr_decay ** (slot / 1000)
         client.optimiser = torch.optim.SGD(
             client.module.parameters(), rate, sgd.momentum, weight_decay=sgd.weight_decay
         )
@@ -178,17 +178,17 @@ class Training:
         index = next(client.batches)
         labels = self.labels[index].tolist()
         z = client.module(self.images[index])
-        recipe = self.problem.recipe
+        training = self.problem.training
         loss = functional.cross_entropy(z, torch.tensor(labels))
         for row, label in zip(z, labels, strict=True):
             if label in client.teacher:
                 term = -(client.teacher[label].softmax(0) * row.log_softmax(0)).sum()
-                loss = loss + recipe.distillation * term / len(labels)
+                loss = loss + training.distillation * term / len(labels)
             if self.orders.policy == "flda":
                 client.logits[label].append(row.detach())
-        if recipe.sgd.proximal:
+        if training.sgd.proximal:
             for name, value in client.module.named_parameters():
-                loss = loss + recipe.sgd.proximal / 2 * ((value - client.base[name]) ** 2).sum()
+                loss = loss + training.sgd.proximal / 2 * ((value - client.base[name]) ** 2).sum()
         assert client.optimiser is not None
         client.optimiser.zero_grad()
         loss.backward()
@@ -375,8 +375,8 @@ class MIFA(Rule):
             self.memory[client.number] = {name: part / self.rate(client.since) for name, part in client.delta.items()}
 
     def rate(self, slot: int) -> float:
-        recipe = self.run.problem.recipe
-        return float(recipe.sgd.lr * recipe.lr_decay ** (slot / 1000))
+        training = self.run.problem.training
+        return float(training.sgd.lr * training.lr_decay ** (slot / 1000))
 
     def complete(self, slot: int, finished: list[Client]) -> None:
         if slot % self.S != self.S - 1:

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from pipecycle import Schedule, plan
 from pipecycle.data import Split, Task
 from pipecycle.policies import FLDA, MIFA, FedSeq, PipeCycle
+from pipecycle.train import problems
 from pipecycle.train.engine import train_many
 from pipecycle.train.job import Job, Watch
-from pipecycle.train.problems import Problem, Recipe, problem
+from pipecycle.train.problems import Problem, problem
 from pipecycle.train.sessions import LocalSGD
 from pipecycle.world.harvest import Bernoulli
 
@@ -59,8 +60,8 @@ def clients(*samples: tuple[float, int, int], u: float = 0.0) -> Problem:
     x = np.repeat([[x] for x, _, _ in samples], counts, axis=0)
     y = np.repeat([label for _, label, _ in samples], counts)
     split = Split.of(np.split(np.arange(len(y)), np.cumsum(counts)[:-1]), [0])
-    recipe = Recipe(LocalSGD(2 * log(3)), batch=3, distillation=LAMBDA)
-    return problem(Task(x, y, [[1.0]], [0], classes=2), Slope(u), split=split, recipe=recipe)
+    training = problems.Training(LocalSGD(2 * log(3)), batch=3, distillation=LAMBDA)
+    return problem(Task(x, y, [[1.0]], [0], classes=2), Slope(u), split=split, training=training)
 
 
 def check(trainer: str, schedule: Schedule, given: Problem, expected: Sequence[float]) -> None:

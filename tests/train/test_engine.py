@@ -18,7 +18,7 @@ from pipecycle.train.engine import Engine, alike, pick_device, train, train_many
 from pipecycle.train.history import checkpoints, current_sessions
 from pipecycle.train.job import Job, Watch
 from pipecycle.train.loop import Loop
-from pipecycle.train.problems import Problem, Recipe, problem, session_numbers
+from pipecycle.train.problems import Problem, Training, problem, session_numbers
 from pipecycle.train.sessions import LocalSGD
 
 
@@ -194,7 +194,7 @@ def test_recipes_may_need_what_no_checkpoint_does(digits: Problem) -> None:
 
 
 def test_divergence_is_recorded(digits: Problem) -> None:
-    wild = Problem(digits.task, digits.split, digits.module, 0, Recipe(LocalSGD(lr=1e30)))
+    wild = Problem(digits.task, digits.split, digits.module, 0, Training(LocalSGD(lr=1e30)))
     schedule = plan(build("fedavg"), 0.5, clients=20, slots=600)
     job = Job(schedule, wild)
     (history,) = train_many([job], device="cpu")
@@ -214,7 +214,7 @@ def test_the_horizon_of_early_stopping_is_not_the_budget(digits: Problem) -> Non
 
 def test_early_stopping_literal_and_late(digits: Problem) -> None:
     """A learning rate too small to learn: as printed the rule fires on the chance plateau, armed late it waits."""
-    still = Problem(digits.task, digits.split, digits.module, 0, Recipe(LocalSGD(lr=1e-12)))
+    still = Problem(digits.task, digits.split, digits.module, 0, Training(LocalSGD(lr=1e-12)))
     schedule = plan(build("fedavg"), 0.5, clients=20, slots=3000)
     stops = {}
     for rule in ("off", "literal", "late"):
@@ -226,16 +226,16 @@ def test_early_stopping_literal_and_late(digits: Problem) -> None:
 def test_options_of_the_optimiser_change_the_outcome(digits: Problem) -> None:
     schedule = plan(build("fedavg"), 0.5, clients=20, slots=300)
     seen = set()
-    for recipe in (
-        Recipe(),
-        Recipe(LocalSGD(momentum=0.9)),
-        Recipe(LocalSGD(weight_decay=0.1)),
-        Recipe(LocalSGD(proximal=1.0)),
-        Recipe(lr_decay=0.5),
-        Recipe(replacement=True),
-        Recipe(batch=5),
+    for training in (
+        Training(),
+        Training(LocalSGD(momentum=0.9)),
+        Training(LocalSGD(weight_decay=0.1)),
+        Training(LocalSGD(proximal=1.0)),
+        Training(lr_decay=0.5),
+        Training(replacement=True),
+        Training(batch=5),
     ):
-        changed = Problem(digits.task, digits.split, digits.module, 0, recipe)
+        changed = Problem(digits.task, digits.split, digits.module, 0, training)
         seen.add(train(schedule, changed, device="cpu").csv())
     assert len(seen) == 7
 
@@ -246,15 +246,6 @@ def test_session_numbers_count_per_client() -> None:
     for client in range(5):
         mine = numbers[schedule.sessions.client == client]
         assert mine.tolist() == list(range(len(mine)))
-
-
-def test_callbacks_hear_every_checkpoint(digits: Problem) -> None:
-    heard: list[int] = []
-    job = Job(
-        plan(build("fedavg"), 0.5, clients=20, slots=450), digits, callbacks=(lambda job, row: heard.append(row.slot),)
-    )
-    train_many([job], device="cpu")
-    assert heard == [150, 300, 450]
 
 
 def test_the_same_trial_gives_the_same_problem() -> None:
@@ -298,7 +289,7 @@ def test_a_teacher_beside_it_does_not_change_how_a_session_is_computed(
     digits: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _Kinds.calls.clear()
-    monkeypatch.setattr("pipecycle.train.engine.Loop", _Kinds)
+    monkeypatch.setattr("pipecycle.train.stacked.Loop", _Kinds)
     plans = {name: plan(build(name), 1.0, clients=20, slots=200) for name in ("flda", "pipecycle")}
     jobs = {name: Job(schedule, digits, Watch(every=100)) for name, schedule in plans.items()}
     train_many(list(jobs.values()), device="cpu", trainer="loop")

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from pipecycle.errors import InputError
-from pipecycle.train.models import PRESETS, build, check, flatten, size, split, unflatten
+from pipecycle.train import presets
+from pipecycle.train.models import build, check, flatten, size, split, unflatten
+from pipecycle.train.presets import PRESETS
 from pipecycle.world.streams import streams
 
 CIFAR = (3, 32, 32)
@@ -23,6 +25,12 @@ def words(trial: int = 0) -> np.ndarray:
 @pytest.mark.parametrize(("name", "count"), [("lenet", 62_006), ("cnn64", 307_842), ("wide", 940_362)])
 def test_parameters_on_cifar(name: str, count: int) -> None:
     assert size(build(name, CIFAR, 10, words())) == count
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+@pytest.mark.parametrize("shape", [CIFAR, (1, 8, 8), (1, 28, 28), (3, 33, 40), (2, 16, 16), (4, 5, 17)])
+def test_the_size_of_a_preset_is_known_without_torch(name: str, shape: tuple[int, ...]) -> None:
+    assert presets.size(name, shape, 7) == size(build(name, shape, 7, words()))
 
 
 def test_mlp_is_inputs_64_classes() -> None:

@@ -15,20 +15,23 @@ from torch import Tensor, nn
 
 from pipecycle import Schedule, build, plan
 from pipecycle.data import Split, Task
+from pipecycle.train import problems
 from pipecycle.train.engine import train_many
 from pipecycle.train.job import Job, Watch
-from pipecycle.train.problems import Problem, Recipe, problem
+from pipecycle.train.problems import Problem, problem
 from pipecycle.train.sessions import LocalSGD
 
-from .naive import Training, vector
+from .naive import RULES, Training, vector
+from .naive_rivals import RIVALS
 
+RULES |= RIVALS
 CLIENTS, CLASSES, TRIAL = 10, 4, 2
 LENGTHS = (3, 5, 4, 3, 5, 2, 4, 3, 1, 5)
 UNLIKE = (12, 1, 12, 1, 1, 12, 1, 1, 12, 1)
 TOLERANCE = 1e-9
 WATCH = Watch(every=20, clients_every=60)
-PLAIN = Recipe(LocalSGD(0.3), batch=6)
-FULL = Recipe(
+PLAIN = problems.Training(LocalSGD(0.3), batch=6)
+FULL = problems.Training(
     LocalSGD(0.1, momentum=0.7, weight_decay=0.02, proximal=0.2),
     batch=5,
     replacement=True,
@@ -161,6 +164,19 @@ CASES = {
         reaches=("others refreshed",),
     ),
     "fedbacys-odd": Case("fedbacys-odd", {"groups": 2, "epoch": 10}, weighted=True, reaches=("group without members",)),
+    "fedasync": Case("fedasync", {}, session=LENGTHS, reaches=("stale", "several in a slot")),
+    "fedasync-all": Case("fedasync", {"concurrency": 10, "mixing": 0.9}, delta=0.3, weighted=True, reaches=("stale",)),
+    "fedbuff": Case("fedbuff", {"buffer": 2, "concurrency": 6}, weighted=True, session=LENGTHS, reaches=("stale",)),
+    "fedau": Case("fedau", {"epoch": 8}, weighted=True),
+    "fedau-scarce": Case(
+        "fedau", {"epoch": 8, "cutoff": 4}, delta=0.1, slots=300, reaches=("late report", "cut off", "empty round")
+    ),
+    "fedvarp": Case("fedvarp", {"epoch": 8}, weighted=True, reaches=("absent remembered",)),
+    "fedvarp-half": Case(
+        "fedvarp", {"epoch": 8, "beta": 0.5}, delta=0.1, slots=300, reaches=("absent remembered", "late report")
+    ),
+    "f3ast": Case("f3ast", {"epoch": 8, "picked": 3, "beta": 0.2}, weighted=True),
+    "f3ast-scarce": Case("f3ast", {"epoch": 8, "beta": 0.2}, delta=0.1, slots=300, session=LENGTHS, weighted=True),
 }
 
 
@@ -201,13 +217,13 @@ def data(shape: tuple[int, ...] = (6,)) -> tuple[Task, Split]:
     return task, Split.of(parts, np.arange(5, 70))
 
 
-def learnt(model: str = "mlp", recipe: Recipe = PLAIN, trial: int = TRIAL) -> Problem:
+def learnt(model: str = "mlp", training: problems.Training = PLAIN, trial: int = TRIAL) -> Problem:
     task, split = data((1, 8, 8) if model == "lenet" else (6,))
     module: str | nn.Module = model
     if model == "residual":
         torch.manual_seed(3)
         module = Residual(6)
-    return problem(task, module, split=split, trial=trial, recipe=recipe)
+    return problem(task, module, split=split, trial=trial, training=training)
 
 
 @cache
@@ -306,12 +322,12 @@ def test_all_policies_stacked_together() -> None:
     compare(stranger, Training(other, learnt(trial=5)))
 
 
-@pytest.mark.parametrize("name", ["pipecycle-3", "mifa", "flda-global", "fedseq-chain"])
+@pytest.mark.parametrize("name", ["pipecycle-3", "mifa", "flda-global", "fedseq-chain", "fedvarp"])
 @pytest.mark.parametrize(
-    ("model", "recipe"), [("lenet", PLAIN), ("residual", PLAIN), ("residual", FULL), ("mlp", FULL)]
+    ("model", "training"), [("lenet", PLAIN), ("residual", PLAIN), ("residual", FULL), ("mlp", FULL)]
 )
-def test_other_models_and_recipes(model: str, recipe: Recipe, name: str) -> None:
-    schedule, given = CASES[name].plan(60), learnt(model, recipe)
+def test_other_models_and_recipes(model: str, training: problems.Training, name: str) -> None:
+    schedule, given = CASES[name].plan(60), learnt(model, training)
     naive = Training(schedule, given)
     assert naive.published
     for trainer in ("loop", "stacked"):

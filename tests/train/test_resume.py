@@ -27,6 +27,8 @@ POLICIES = [
     ("flda", {"phase": "global"}),
     ("fedseq", {"mode": "chain"}),
     ("fedbacys", {}),
+    ("fedasync", {}),
+    ("fedvarp", {"beta": 0.5}),
 ]
 
 
@@ -155,7 +157,7 @@ def test_the_command_survives_being_killed(
         output, _ = running.communicate(timeout=PATIENCE)
         if how != signal.SIGKILL and running.returncode:
             assert running.returncode == 128 + how
-            assert "the same command goes on" in output.replace("\n", " ")
+            assert "the same command resumes" in output.replace("\n", " ")
     assert "ended (finished)" in pipecycle(*RUN, str(folder)).stdout
     assert files(folder) == whole
     assert not any(name.endswith((".partial", ".lock")) for _, _, names in os.walk(folder) for name in names)

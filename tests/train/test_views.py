@@ -26,7 +26,7 @@ from pipecycle.train.job import Job, Watch
 from pipecycle.train.loop import Loop
 from pipecycle.train.models import build as build_model
 from pipecycle.train.models import flatten
-from pipecycle.train.problems import Problem, Recipe, problem
+from pipecycle.train.problems import Problem, Training, problem
 from pipecycle.train.sessions import LocalSGD, Teachers, Trained
 from pipecycle.train.stacked import Stacked
 from pipecycle.train.views import Frame
@@ -79,7 +79,7 @@ def all_naive(images: np.ndarray, views: np.ndarray, crop: int, black: tuple[flo
 @pytest.mark.parametrize("data", ["digits", "photographs"])
 def test_views_are_the_naive_ones_pixel_by_pixel(data: str, text: str) -> None:
     learnt = problem("digits" if data == "digits" else photographs(16), "mlp", clients=4, augment=text)
-    augment, images = learnt.recipe.augment, learnt.task.x_train
+    augment, images = learnt.training.augment, learnt.task.x_train
     assert augment is not None
     index = np.arange(40)
     drawn = Views(augment, 0, 4, 10)([1], [2]).reshape(-1)
@@ -251,8 +251,8 @@ def test_refused_before_anything_begins() -> None:
         problem(flat, clients=2, augment="flip")
     with pytest.raises(InputError, match=r"augment = crop:8: images have 8 x 8 pixels, needs a crop below 8"):
         problem("digits", clients=2, augment="crop:8")
-    assert problem("digits", clients=2, augment="crop:7").recipe.augment == Augment(7)
-    assert problem("digits", clients=2, augment="none").recipe.augment is None
+    assert problem("digits", clients=2, augment="crop:7").training.augment == Augment(7)
+    assert problem("digits", clients=2, augment="none").training.augment is None
 
 
 # Whole runs.
@@ -308,7 +308,7 @@ def test_two_schedulers_see_the_same_pixels_in_the_same_session(
     assert len(both) > 12
     for key in both:
         assert all(torch.equal(a, b) for a, b in zip(one[key], other[key], strict=True))
-    plain = pixels(monkeypatch, evolve(learnt, recipe=Recipe()), "pipecycle")
+    plain = pixels(monkeypatch, evolve(learnt, training=Training()), "pipecycle")
     assert not any(torch.equal(plain[key][0], one[key][0]) for key in both)
     # They are the naive views of the client's own batches.
     client, k = max(both)
@@ -318,8 +318,8 @@ def test_two_schedulers_see_the_same_pixels_in_the_same_session(
 
 
 def test_only_equal_augmentations_are_stacked_and_none_changes_a_run(learnt: Problem) -> None:
-    flipped = evolve(learnt, recipe=evolve(learnt.recipe, augment="flip"))
-    plain = evolve(learnt, recipe=Recipe())
+    flipped = evolve(learnt, training=evolve(learnt.training, augment="flip"))
+    plain = evolve(learnt, training=Training())
     jobs = [job_of(one) for one in (learnt, flipped, learnt, plain)]
     assert [len(group) for group in alike(jobs)] == [2, 1, 1]
     train_many(jobs, device="cpu")
@@ -331,8 +331,8 @@ def test_only_equal_augmentations_are_stacked_and_none_changes_a_run(learnt: Pro
 
 def test_evaluation_never_augments(learnt: Problem) -> None:
     """Models that do not move are looked at alike, whatever they were trained on."""
-    still = [Recipe(LocalSGD(lr=1e-30), augment=augment) for augment in (None, "flip", "crop:3")]
-    jobs = [job_of(evolve(learnt, recipe=recipe)) for recipe in still]
+    still = [Training(LocalSGD(lr=1e-30), augment=augment) for augment in (None, "flip", "crop:3")]
+    jobs = [job_of(evolve(learnt, training=training)) for training in still]
     train_many(jobs, device="cpu")
     assert len({job.history.csv() for job in jobs}) == 1
 

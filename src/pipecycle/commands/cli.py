@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -18,7 +19,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from pipecycle import __version__
-from pipecycle.commands import comparing, planning, reproducing, running, sweeping, theorising
+from pipecycle.commands import comparing, planning, running, sweeping, theorising
 from pipecycle.commands.data import app as data_app
 from pipecycle.commands.deploying import app as deploy_app
 from pipecycle.commands.reporting import figures, report, tables
@@ -26,6 +27,16 @@ from pipecycle.commands.shared import SAID
 from pipecycle.errors import LONGEST, InputError, own_code, sentence, shown
 from pipecycle.files import reason, write
 from pipecycle.stopping import Terminated, obey_signals
+
+
+def _reproduce() -> list[Any]:
+    """The command of the paper's evaluation, which is an experiment beside the library, where it is installed."""
+    if find_spec("pipecycle_paper") is None:
+        return []
+    from pipecycle_paper.command import reproduce
+
+    return [reproduce]
+
 
 app = typer.Typer(
     name="pipecycle",
@@ -41,7 +52,7 @@ for command in (
     running.run,
     comparing.compare,
     sweeping.sweep,
-    reproducing.reproduce,
+    *_reproduce(),
     report,
     figures,
     tables,

@@ -12,7 +12,16 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from pipecycle.commands.shared import ConfigFile, HarvestSpec, Json, Settings, check_execution, configured
+from pipecycle.commands.shared import (
+    ConfigFile,
+    DataSet,
+    HarvestSpec,
+    Json,
+    Model,
+    Settings,
+    check_execution,
+    configured,
+)
 from pipecycle.commands.sweeping import carry_out, save_results, tell_failed
 from pipecycle.data.augment import FORMS
 from pipecycle.files import writable_folder, write
@@ -26,15 +35,13 @@ from pipecycle.screen import screen
 
 
 def compare(
-    policies: Annotated[
-        list[str] | None, typer.Argument(help="Schedulers. \\[default: all, fedbacys-odd aside]")
-    ] = None,
+    policies: Annotated[list[str] | None, typer.Argument(help="Schedulers. \\[default: the paper's and ours]")] = None,
     trials: Annotated[int, typer.Option(min=1, help="Trials; every scheduler meets the same ones.")] = 3,
     groups: Annotated[int, typer.Option(min=1, help="Groups, for schedulers that have them.")] = 5,
     delta: Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.5]")] = None,
     harvest: HarvestSpec = None,
-    data: Annotated[str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file.")] = None,
-    model: Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory.")] = None,
+    data: DataSet = None,
+    model: Model = None,
     scale: Annotated[str | None, typer.Option(help="Of bytes: standard, unit, half or centre.")] = None,
     augment: Annotated[str | None, typer.Option(help=f"Random views of images: {FORMS}.")] = None,
     alpha: Annotated[str | None, typer.Option(help="Dirichlet concentration, or iid. \\[default: 0.1]")] = None,
@@ -57,8 +64,8 @@ def compare(
 ) -> None:
     """Compare schedulers on the same data, weather and trials, and write a report.
 
-    With no arguments: all of them on handwritten digits, forty clients that hold few classes each and charge in
-    every other slot. Trials are paired, so the differences are too."""
+    With no arguments: the paper's seven and PipeCycle+ on handwritten digits, forty clients that hold few classes
+    each and charge in every other slot. Trials are paired, so the differences are too."""
     given = {
         "delta": delta,
         "world.harvest": harvest,
@@ -89,8 +96,8 @@ def compare(
         tell_failed(console, failed)
         raise typer.Exit(1)
     from pipecycle.report.page import page
-    from pipecycle.report.records import load
     from pipecycle.report.tables import summary_rows
+    from pipecycle.runs.records import load
 
     records = load([folder.path for folder in folders if folder.finished])
     schedules = [record.schedule for group in records for record in group.records]

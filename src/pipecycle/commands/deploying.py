@@ -318,7 +318,7 @@ def _options(
     elif data is not None:
         named["data"] = data
     if model is not None and ":" not in model:
-        from pipecycle.train.models import PRESETS
+        from pipecycle.train.presets import PRESETS
 
         if model not in PRESETS:
             raise InputError(f"--model {model}: {nearest(model, PRESETS)}, or your own as module:factory")

@@ -14,25 +14,28 @@ from pipecycle.commands.shared import (
     Budget,
     Clients,
     ConfigFile,
+    DataSet,
     Delta,
     Groups,
     HarvestSpec,
     Json,
+    Model,
     SessionLength,
     Settings,
     Slots,
     Trial,
     configured,
+    planned,
 )
 from pipecycle.errors import InputError
 from pipecycle.files import writable
-from pipecycle.policies.registry import parameters
+from pipecycle.policies.registry import ELSEWHERE, parameters
 from pipecycle.runs.config import Config
-from pipecycle.runs.run import planning
+from pipecycle.runs.planning import model_of, priced_by_model
 from pipecycle.schedule.picture import pipeline
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.summary import number, sentences, summarise, warnings
-from pipecycle.screen import lead, progress, screen
+from pipecycle.screen import lead, screen
 
 
 def plan(
@@ -40,6 +43,8 @@ def plan(
         str | None, typer.Argument(help="A scheduler (see `pipecycle policies`), or your own as module:Class.")
     ] = None,
     groups: Groups = None,
+    data: DataSet = None,
+    model: Model = None,
     delta: Delta = None,
     clients: Clients = None,
     session: SessionLength = None,
@@ -66,18 +71,21 @@ def plan(
         "world.slots": slots,
         "world.budget": budget,
         "world.trial": trial,
+        "data.name": data,
+        "train.model": model,
     }
     chosen = configured(Config(), config, policy, given, set_)
     if out is not None:
         writable(out)
-    run = planning(chosen)
-    with progress() as bar:
-        for _ in bar.track(run.steps(), total=chosen.world.slots, description=f"planning {chosen.policy}"):
-            pass
-    schedule = run.schedule()
+    schedule = planned(chosen)
     if out is not None:
         schedule.save(out)
     _print(schedule, as_json)
+    if priced_by_model(chosen) and not as_json:
+        classes, size = model_of(chosen)
+        price = f"{number(classes**2)} / {number(size)} of an update"
+        why = f"for {chosen.train.model} on {chosen.data.name}; --data, --model or --set upload_ratio=R decide it"
+        screen().print(lead("Note:", f" a logit table costs {price}, {why}."))
     if out is not None and not as_json:
         screen().print(f"saved to {out}", highlight=False)
 
@@ -135,6 +143,8 @@ def policies(as_json: Json = False) -> None:
     width = max(map(len, rows))
     for name, (about, keys) in rows.items():
         print(f"{name:<{width}}  {about}  [{' '.join(keys)}]")
+    for name, where in ELSEWHERE.items():
+        print(f"{name:<{width}}  {where}")
 
 
 def _print(schedule: Schedule, as_json: bool, budget: float | None = None) -> None:

@@ -11,9 +11,9 @@ import typer
 
 from pipecycle.errors import InputError
 from pipecycle.files import reason, writable, writable_folder, write
-from pipecycle.report.records import load
 from pipecycle.report.tables import check_target, summary_rows
 from pipecycle.report.tables import tables as make_tables
+from pipecycle.runs.records import load
 from pipecycle.screen import progress, screen
 
 Runs = Annotated[
@@ -82,7 +82,7 @@ def figures(
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({reason(error)})") from None
     made, left = [], {}
-    with drawing.look(), progress() as bar:
+    with drawing.figure_style(), progress() as bar:
         for name, draw in bar.track(drawing.figures(groups, target).items(), description="drawing"):
             try:
                 figure = draw()

@@ -18,16 +18,19 @@ from pipecycle.commands.shared import (
     Budget,
     Clients,
     ConfigFile,
+    DataSet,
     Delta,
     Groups,
     HarvestSpec,
     Json,
+    Model,
     SessionLength,
     Settings,
     Slots,
     Trial,
     check_execution,
     configured,
+    planned,
     stopped,
 )
 from pipecycle.data.augment import FORMS
@@ -45,8 +48,8 @@ if TYPE_CHECKING:
 
 def run(
     policy: Annotated[str | None, typer.Argument(help="A scheduler, or your own as module:Class.")] = None,
-    data: Annotated[str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file.")] = None,
-    model: Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory.")] = None,
+    data: DataSet = None,
+    model: Model = None,
     scale: Annotated[str | None, typer.Option(help="Of bytes: standard, unit, half or centre.")] = None,
     augment: Annotated[str | None, typer.Option(help=f"Random views of images: {FORMS}.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration of the labels. \\[default: IID]")] = None,
@@ -68,7 +71,7 @@ def run(
 ) -> None:
     """Plan a scheduler and train it on real data: accuracy against slots and energy, in a folder.
 
-    A finished run is shown, an unfinished one goes on to the very same result, whatever stopped it. Example:
+    A finished run is shown; an interrupted one resumes and ends with the same bits. Example:
     pipecycle run pipecycle+ --groups 5 --data digits --slots 3000 --clients 40"""
     given = {
         "policy.groups": groups,
@@ -133,9 +136,7 @@ def name(config: Config) -> str:
 
 def _train(folder: RunFolder, device: str, save_every: float, console: Console) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    import torch
-
-    torch.set_num_threads(1)  # convolution gradients differ in bits between one thread and two
+    folder.schedule = planned(folder.config)
     try:
         if console.is_terminal:
             with Live(console=console, refresh_per_second=4, transient=True) as live:
@@ -145,7 +146,7 @@ def _train(folder: RunFolder, device: str, save_every: float, console: Console) 
         else:
             train_folders([folder], device=device, save_every=save_every)
     except Interrupted as stop:
-        console.print(f"Stopped; the same command goes on from {folder.path}.", highlight=False)
+        console.print(f"Stopped; the same command resumes from {folder.path}.", highlight=False)
         raise stopped(stop) from None
 
 

@@ -14,6 +14,9 @@ from pipecycle.checks import MOST_WORKERS, at_least, seconds
 from pipecycle.errors import InputError, shown
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.runs.config import Config, read_config
+from pipecycle.runs.planning import planning
+from pipecycle.schedule.schedule import Schedule
+from pipecycle.screen import progress
 from pipecycle.stopping import Interrupted
 from pipecycle.world.specs import FORMS
 
@@ -34,16 +37,18 @@ Settings = Annotated[
         "--set", metavar="KEY=VALUE", help="A setting of the policy, or any field: train.lr=0.1, capacity=50."
     ),
 ]
+DataSet = Annotated[str | None, typer.Option("--data", help="digits, fashion-mnist, cifar10 or an .npz file.")]
+Model = Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
 SAID = 1000
 STOPPED = SAID + 130
-"""How a command ends that was interrupted and has said how to go on; others leave the saying to the program."""
+"""How a command ends that was interrupted and has said how to resume; the program says it for the others."""
 
 
 def stopped(stop: Interrupted) -> typer.Exit:
-    """The end of a command that has said how to go on: 130 after Ctrl-C, 143 after SIGTERM."""
+    """The end of a command that has said how to resume: 130 after Ctrl-C, 143 after SIGTERM."""
     return typer.Exit(SAID + 128 + stop.number)
 
 
@@ -89,3 +94,12 @@ def configured(
     for key, value in settings(pairs or []).items():
         options[f"world.{key}" if key in ("capacity", "initial") else key] = value
     return config.changed(options)
+
+
+def planned(config: Config) -> Schedule:
+    """The schedule of a configuration, with a bar while it is made."""
+    plan = planning(config)
+    with progress() as bar:
+        for _ in bar.track(plan.steps(), total=config.world.slots, description=f"planning {config.policy}"):
+            pass
+    return plan.schedule()

@@ -17,8 +17,9 @@ from pipecycle.files import writable_folder, write
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.runs.config import SECTIONS, Config, toml
 from pipecycle.runs.estimate import Estimate, estimate
+from pipecycle.runs.parquet import Results, collect
 from pipecycle.runs.run import RunFolder
-from pipecycle.runs.sweep import check_runs, collect, read_sweep
+from pipecycle.runs.sweep import check_runs, read_sweep
 from pipecycle.runs.workers import Tally, execute, execute_on_ray
 from pipecycle.schedule.summary import number
 from pipecycle.screen import lead, progress, screen
@@ -38,7 +39,7 @@ def sweep(
     save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 60.0,
     as_json: Json = False,
 ) -> None:
-    """Run every combination of a matrix; finished runs are skipped, a stopped sweep goes on where it was.
+    """Run every combination of a matrix; finished runs are skipped, a stopped sweep resumes.
 
     All checkpoints end up in one tidy file, results.parquet (and results.csv)."""
     if on not in ("local", "ray"):
@@ -88,7 +89,7 @@ def carry_out(
     address: str | None = None,
     tally: Tally | None = None,
 ) -> dict[str, str]:
-    """Execute with a bar; an interruption says how to go on.  `tally` is filled with how it went."""
+    """Execute with a bar; an interruption says how to resume.  `tally` is filled with how it went."""
     if not ray:
         check_data(folders)
     damage = [folder.damage for folder in folders if folder.damage is not None]
@@ -113,7 +114,7 @@ def carry_out(
             return execute(folders, device=device, workers=workers, save_every=save_every, watch=watch, tally=tally)
         except Interrupted as stop:
             bar.stop()
-            console.print("Stopped; the same command goes on from here.", highlight=False)
+            console.print("Stopped; the same command resumes from here.", highlight=False)
             raise stopped(stop) from None
 
 
@@ -155,7 +156,7 @@ def save_results(folders: list[RunFolder], home: Path) -> int:
     frame = collect(folders)
     if len(frame):
         write(home / "results.csv", frame.to_csv(index=False))
-        write(home / "results.parquet", frame.to_parquet(index=False))
+        Results(frame, []).save(home / "results.parquet")
     return len(frame)
 
 

@@ -96,10 +96,10 @@ def theory(
             plans = _plans(chosen, wanted or USUAL, bar)
             studies = [Study(chosen, Constants(**{"L": 1.0, **known}), True, plans, ())]
     if figure is not None and kind is not None:
-        from pipecycle.report.figures import look, save
+        from pipecycle.report.figures import figure_style, save
         from pipecycle.theory.figure import draw
 
-        with look(formulas=True):
+        with figure_style(formulas=True):
             write(figure, save(draw(studies), kind))
     if as_json:
         print(json.dumps(finite({"studies": [study.figures() for study in studies], "figure": figure and str(figure)})))
@@ -116,34 +116,34 @@ def theory(
 
 
 def _draw_steps(results: Path, figure: Path, kind: str) -> None:
-    from pipecycle.report.figures import look, save
+    from pipecycle.report.figures import figure_style, save
     from pipecycle.theory.steps_figure import draw, read
 
-    found = read(results)
-    with look():
-        write(figure, save(draw(found), kind))
+    curves = read(results)
+    with figure_style():
+        write(figure, save(draw(curves), kind))
     screen().print(f"Figure: {figure}", highlight=False, soft_wrap=True)
 
 
 def _plans(config: Config, groups: list[int], bar: Progress) -> tuple[Planned, ...]:
     task = bar.add_task(f"planning {config.policy}", total=len(groups) * config.world.slots)
-    found = tuple(plan_at(config, one, lambda: bar.advance(task)) for one in groups)
+    plans = tuple(plan_at(config, count, lambda: bar.advance(task)) for count in groups)
     bar.remove_task(task)
-    return found
+    return plans
 
 
 def _measured(family: Family, wanted: list[int] | None, models: int, device: str, bar: Progress) -> Study:
     from pipecycle.theory.measure import measure
 
-    found = []
+    measured = []
     for run in family.runs:
         task = bar.add_task(run.label, total=1.0)
         shown = partial(_advance, bar, task)
-        found.append(measure(run.record, run.label, models=models, device=device, progress=shown))
+        measured.append(measure(run.record, run.label, models=models, device=device, progress=shown))
         bar.remove_task(task)
     chosen = wanted or sorted({*family.groups, *USUAL})
     plans = _plans(family.config, chosen, bar) if family.grouped else ()
-    return Study(family.config, largest(found), False, plans, tuple(found))
+    return Study(family.config, largest(measured), False, plans, tuple(measured))
 
 
 def _advance(bar: Progress, task: TaskID, what: str, share: float) -> None:
@@ -168,7 +168,7 @@ def _refuse(policy: str | None, given: dict[str, object]) -> None:
 
 def _numbers(text: str) -> list[int]:
     """1,2,5-8 as a list without repetitions."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
         if not low.isdecimal() or (dash and not high.isdecimal()):
@@ -182,12 +182,12 @@ def _numbers(text: str) -> list[int]:
             raise InputError(
                 f"--groups {shown(text)}: the range {part.strip()} is empty, give the smaller number first"
             )
-        found.update(several)
-    if len(found) > MOST_PLANS:
+        numbers.update(several)
+    if len(numbers) > MOST_PLANS:
         raise InputError(f"--groups {shown(text)}: needs at most {MOST_PLANS:,} different numbers")
-    if min(found) < 1:
+    if min(numbers) < 1:
         raise InputError(f"--groups {text}: needs at least 1 concurrent group")
-    return sorted(found)
+    return sorted(numbers)
 
 
 def _kind(figure: Path | None) -> str | None:
@@ -197,6 +197,8 @@ def _kind(figure: Path | None) -> str | None:
 
     kind = figure.suffix.lower().lstrip(".")
     if kind not in FORMATS:
-        raise InputError(f"--figure {figure}: needs a name that ends in {', '.join(f'.{one}' for one in FORMATS)}")
+        raise InputError(
+            f"--figure {figure}: needs a name that ends in {', '.join(f'.{ending}' for ending in FORMATS)}"
+        )
     writable(figure)
     return kind

@@ -60,8 +60,8 @@ def augmentation(text: str | Augment | None) -> Augment | None:
         return None
     if isinstance(text, Augment):
         return text
-    found = _FORM.fullmatch(text) if isinstance(text, str) and text else None
-    made = None if found is None else Augment(int(found[1] or 0), found[2] is not None)
+    match = _FORM.fullmatch(text) if isinstance(text, str) and text else None
+    made = None if match is None else Augment(int(match[1] or 0), match[2] is not None)
     if made is None or str(made) != text:
         raise InputError(f"augment = {text}: needs none, {FORMS}")
     return made

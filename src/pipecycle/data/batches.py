@@ -1,8 +1,8 @@
 """The batches of every session: a pure function of (trial, client, k), where k counts the client's sessions.
-How the images in them are seen, if they are augmented, is such a function too.
+So is the random view of each image, if images are augmented.
 
-A session shuffles its client's samples and takes consecutive blocks; where they are used up it shuffles anew
-and goes on, so a block may straddle two passes.  With `replacement` every place is drawn independently.
+A session shuffles its client's samples and takes consecutive blocks; where they are used up it shuffles
+again, so a block may straddle two passes.  With `replacement` every place is drawn independently.
 
 The random words come from one Philox per trial, at the counter (0, k, client): any session is reached at once,
 and its first steps do not depend on how many follow.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pipecycle.checks import at_least
 from pipecycle.data.augment import Augment
 from pipecycle.data.split import Split
 from pipecycle.errors import InputError
@@ -26,7 +27,7 @@ def session_indices(
     indices: Ints, trial: int, client: int, k: int, steps: int, batch: int, replacement: bool = False
 ) -> Ints:
     """The batches of a client's k-th session, (steps, min(batch, samples)), out of the samples that it holds."""
-    _at_least(1, steps=steps, batch=batch, samples=len(indices))
+    _check(steps=steps, batch=batch, samples=len(indices))
     width = min(batch, len(indices))
     words = _Words(trial).take(np.array([client]), np.array([k]), _count(len(indices), steps * width, replacement))
     places = _places(words, len(indices), steps * width, replacement)
@@ -37,7 +38,7 @@ class Batches:
     """The same for many sessions at once: `batches(clients, ks)`."""
 
     def __init__(self, split: Split, trial: int, steps: int, batch: int = 15, replacement: bool = False) -> None:
-        _at_least(1, steps=steps, batch=batch)
+        _check(steps=steps, batch=batch)
         self.split, self.steps, self.batch, self.replacement = split, steps, batch, replacement
         self.words = _Words(trial)
         self.sizes = split.sizes
@@ -72,7 +73,7 @@ class Views:
     One word for each place, at the same counters as the batches' words and in a stream of its own."""
 
     def __init__(self, augment: Augment, trial: int, steps: int, batch: int) -> None:
-        _at_least(1, steps=steps, batch=batch)
+        _check(steps=steps, batch=batch)
         self.augment, self.steps, self.batch = augment, steps, batch
         self.words = _Words(trial, "augment")
 
@@ -137,7 +138,6 @@ def _places(words: Words, size: int, needed: int, replacement: bool) -> Ints:
     return keys.view(np.int64).reshape(len(words), -1)[:, :needed]
 
 
-def _at_least(least: int, **values: int) -> None:
-    for name, value in values.items():
-        if value < least:
-            raise InputError(f"{name} = {value}: needs at least {least}")
+def _check(**counts: int) -> None:
+    for name, count in counts.items():
+        at_least(1).of(name, count)

@@ -29,14 +29,10 @@ def root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pipecycle"
 
 
-def folder(name: str) -> Path:
-    return root() / name
-
-
 @contextmanager
 def staging(name: str) -> Iterator[Path]:
-    """A folder to fill; it becomes `folder(name)` if the block ends well and vanishes otherwise."""
-    home, target = root(), folder(name)
+    """A folder to fill; it becomes the set's if the block ends well and vanishes otherwise."""
+    home, target = root(), root() / name
     home.mkdir(parents=True, exist_ok=True)
     _sweep(home)
     stage = home / f"{UNFINISHED}{secrets.token_hex(6)}"
@@ -58,17 +54,6 @@ def _sweep(home: Path) -> None:
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > STALE:
                 shutil.rmtree(path)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` to write, renamed onto it if the block ends well."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{path.suffix}")
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def md5(path: Path) -> str:

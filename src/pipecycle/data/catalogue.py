@@ -24,9 +24,12 @@ class Entry:
     archive: str = ""
     archive_md5: str = ""
     size: int = 0
+    shape: tuple[int, ...] = ()
+    """Of one sample."""
+    classes: int = 10
 
     def folder(self) -> Path:
-        return cache.folder(self.name)
+        return cache.root() / self.name
 
     def cached(self) -> bool:
         """All files are there; `fetch` has checked them when it put them there."""
@@ -50,7 +53,7 @@ class Entry:
         return f"pipecycle data fetch {self.name}"
 
 
-DIGITS = Entry("digits", "8x8 grey digits, part of scikit-learn")
+DIGITS = Entry("digits", "8x8 grey digits, part of scikit-learn", shape=(1, 8, 8))
 
 FASHION_MNIST = Entry(
     "fashion-mnist",
@@ -63,6 +66,7 @@ FASHION_MNIST = Entry(
     },
     site="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
     size=30_878_645,
+    shape=(1, 28, 28),
 )
 
 CIFAR10 = Entry(
@@ -80,6 +84,7 @@ CIFAR10 = Entry(
     archive="cifar-10-binary.tar.gz",
     archive_md5="c32a1d4ab5d03f1284b67883e8d87530",
     size=170_052_171,
+    shape=(3, 32, 32),
 )
 
 CATALOGUE = {entry.name: entry for entry in (DIGITS, FASHION_MNIST, CIFAR10)}

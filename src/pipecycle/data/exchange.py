@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -10,29 +11,24 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pipecycle.arrays import read_arrays
-from pipecycle.data.cache import replacing
-from pipecycle.data.formats import reason
 from pipecycle.data.partition import held_out
 from pipecycle.data.split import Split
 from pipecycle.data.task import Task
 from pipecycle.errors import InputError, shown
+from pipecycle.files import reason, write
 
 
 def save(split: Split, path: str | Path) -> None:
     """To a .npz or .json file, which appears whole or not at all."""
     path = Path(path)
-    kind(path)
-    try:
-        with replacing(path) as temporary:
-            if path.suffix == ".npz":
-                notes = np.array(split.notes, dtype=np.str_)
-                np.savez_compressed(temporary, indices=split.indices, starts=split.starts, test=split.test, notes=notes)
-            else:
-                clients = {str(client): indices.tolist() for client, indices in enumerate(split)}
-                content = {"clients": clients, "test": split.test.tolist(), "notes": list(split.notes)}
-                temporary.write_text(json.dumps(content), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({reason(error)})") from None
+    if kind(path) == ".npz":
+        data = io.BytesIO()
+        notes = np.array(split.notes, dtype=np.str_)
+        np.savez_compressed(data, indices=split.indices, starts=split.starts, test=split.test, notes=notes)
+        write(path, data.getvalue())
+        return
+    clients = {str(client): indices.tolist() for client, indices in enumerate(split)}
+    write(path, json.dumps({"clients": clients, "test": split.test.tolist(), "notes": list(split.notes)}))
 
 
 def load(path: str | Path, task: Task, *, trial: int = 0, overlap: bool = False) -> Split:

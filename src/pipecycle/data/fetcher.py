@@ -20,8 +20,8 @@ from attrs import define
 
 from pipecycle.data import cache
 from pipecycle.data.catalogue import Entry, find
-from pipecycle.data.formats import reason
 from pipecycle.errors import InputError
+from pipecycle.files import reason
 
 Progress = Callable[[str, int, int], None]
 """Told the file's name, the bytes that have come, and all of its bytes (0 if unknown)."""

@@ -12,6 +12,7 @@ from pipecycle.arrays import read_arrays
 from pipecycle.data.scale import Bytes
 from pipecycle.data.task import Task
 from pipecycle.errors import InputError
+from pipecycle.files import reason
 from pipecycle.world.streams import Ints
 
 RECORD = 1 + 3 * 32 * 32
@@ -57,9 +58,3 @@ def read_task(path: Path, scale: str | None = None) -> Task:
         return Task(x_train, y_train, x_test, y_test, name=path.stem, scale=scale)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-
-
-def reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    return type(error).__name__

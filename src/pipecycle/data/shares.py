@@ -63,6 +63,6 @@ def labels(rows: Ints, words: Words) -> Ints:
     points = ((words >> np.uint64(33)).astype(np.int64) * total) >> 31
     # One search for all rows: each row's edges are shifted beyond those of the rows before it.
     shift = np.arange(len(rows))[:, None] << 33
-    found = np.searchsorted((edges + shift).ravel(), (points + shift).ravel(), side="right")
-    classes: Ints = found.reshape(words.shape) - np.arange(len(rows))[:, None] * rows.shape[1]
+    places = np.searchsorted((edges + shift).ravel(), (points + shift).ravel(), side="right")
+    classes: Ints = places.reshape(words.shape) - np.arange(len(rows))[:, None] * rows.shape[1]
     return classes

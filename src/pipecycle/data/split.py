@@ -51,6 +51,10 @@ class Split:
         """Samples of every client."""
         return np.diff(self.starts)
 
+    def used(self, session: ArrayLike, batch: int) -> Ints:
+        """Samples that a session of so many steps uses, by client: what its update is weighed by."""
+        return np.asarray(session) * np.minimum(batch, self.sizes)
+
     def check(self, task: Task, overlap: bool = False) -> Split:
         """Itself, if every index exists in the task and, unless `overlap`, no two clients share a sample."""
         total = len(task.y_train)
@@ -66,8 +70,8 @@ class Split:
             ranked = self.indices[order]
             twice = np.flatnonzero(ranked[1:] == ranked[:-1])
             if len(twice):
-                one, other = np.searchsorted(self.starts, order[twice[0] : twice[0] + 2], side="right") - 1
-                raise InputError(f"clients {one} and {other} share index {ranked[twice[0]]}: overlap is not allowed")
+                first, second = np.searchsorted(self.starts, order[twice[0] : twice[0] + 2], side="right") - 1
+                raise InputError(f"clients {first} and {second} share index {ranked[twice[0]]}: overlap is not allowed")
         return self
 
     def counts(self, task: Task) -> Ints:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pipecycle.policies.cycp import CyCP
+from pipecycle.policies.f3ast import F3AST
+from pipecycle.policies.fedasync import FedAsync
+from pipecycle.policies.fedau import FedAU
 from pipecycle.policies.fedavg import FedAvg
 from pipecycle.policies.fedbacys import FedBacys, FedBacysOdd
+from pipecycle.policies.fedbuff import FedBuff
 from pipecycle.policies.fedseq import FedSeq
+from pipecycle.policies.fedvarp import FedVARP
 from pipecycle.policies.flda import FLDA
 from pipecycle.policies.isolated import Isolated
 from pipecycle.policies.mifa import MIFA
@@ -15,18 +20,26 @@ from pipecycle.world.contract import Policy
 
 REGISTRY: dict[str, type[Policy]] = {
     policy.name: policy
-    for policy in (PipeCycle, PipeCyclePlus, FedAvg, CyCP, MIFA, FLDA, FedSeq, FedBacys, FedBacysOdd, Isolated)
+    for policy in (
+        *(PipeCycle, PipeCyclePlus, FedAvg, CyCP, MIFA, FLDA, FedSeq, FedBacys, FedBacysOdd),
+        *(FedAsync, FedBuff, FedAU, FedVARP, F3AST, Isolated),
+    )
 }
 
 __all__ = [
+    "F3AST",
     "FLDA",
     "MIFA",
     "REGISTRY",
     "CyCP",
+    "FedAU",
+    "FedAsync",
     "FedAvg",
     "FedBacys",
     "FedBacysOdd",
+    "FedBuff",
     "FedSeq",
+    "FedVARP",
     "Isolated",
     "PipeCycle",
     "PipeCyclePlus",

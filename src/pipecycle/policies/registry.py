@@ -18,7 +18,9 @@ from pipecycle.errors import InputError, sentence, shown
 from pipecycle.world.contract import Policy
 
 MODELS = ("mlp", "lenet", "cnn64", "wide")
-"""The names of `pipecycle.train.models.PRESETS`, for those who do without torch."""
+"""The names of `pipecycle.train.presets.PRESETS`, which a room above this one holds."""
+ELSEWHERE = {"fedprox": "A setting of training, for every scheduler: train.proximal, the weight of the proximal term."}
+"""What is looked for among the policies and is none."""
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "none"}
 
 
@@ -29,6 +31,8 @@ def policy_class(name: str) -> type[Policy]:
     text.of("policy", name)
     if name in REGISTRY:
         return REGISTRY[name]
+    if name in ELSEWHERE:
+        raise InputError(f"policy {name!r}: {ELSEWHERE[name][0].lower()}{ELSEWHERE[name][1:].rstrip('.')}")
     if ":" not in name:
         raise InputError(f"policy {shown(name)!r}: {nearest(name, REGISTRY)}, or your own as module:Class")
     found = named(name, "policy")

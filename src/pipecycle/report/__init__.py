@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pipecycle.report.records import Group, Record, load
+from pipecycle.runs.records import Group, Record, load
 
 __all__ = ["Group", "Record", "load"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipecycle.report.records import Group
-from pipecycle.report.tables import Row, to_target
+from pipecycle.report.tables import Summary, to_target
+from pipecycle.runs.records import Group
 from pipecycle.schedule.summary import number
 
 
-def alternatives(groups: Sequence[Group], rows: Sequence[Row], data: dict[str, Any]) -> dict[str, str]:
+def alternatives(groups: Sequence[Group], rows: Sequence[Summary], data: dict[str, Any]) -> dict[str, str]:
     """A sentence or two per plot, by the plot's name."""
     labels = [group.label for group in groups]
     words = {}
@@ -46,7 +46,7 @@ def alternatives(groups: Sequence[Group], rows: Sequence[Row], data: dict[str, A
     return words
 
 
-def _each(rows: Sequence[Row], say: Callable[[Row], str]) -> str:
+def _each(rows: Sequence[Summary], say: Callable[[Summary], str]) -> str:
     said = [text for text in map(say, rows) if text != "-"]
     return f"{'; '.join(said)}." if said else "Nothing to show."
 
@@ -55,7 +55,7 @@ def _pairs(labels: Sequence[str], panels: Sequence[dict[str, Any]], say: Callabl
     return "; ".join(f"{label}: {say(panel)}" for label, panel in zip(labels, panels, strict=True)) + "."
 
 
-def _percent(row: Row) -> str:
+def _percent(row: Summary) -> str:
     spent = row["spent"] or 1
     return (
         f"{100 * row['training'] / spent:.0f} % training, {100 * row['to_hub'] / spent:.0f} % to hubs, "

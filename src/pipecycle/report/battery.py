@@ -9,7 +9,7 @@ from attrs import frozen
 
 from pipecycle.arrays import read_arrays
 from pipecycle.errors import InputError
-from pipecycle.report.records import Record
+from pipecycle.runs.records import Record
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.world.energy import UNIT, quanta
 from pipecycle.world.harvest import rows
@@ -47,10 +47,10 @@ def levels(record: Record, moments: int = 200) -> Levels:
     initial = None if world is None else int(quanta(world.initial))
     moments = max(2, min(moments, schedule.slots, 20_000_000 // schedule.clients))
     slots = np.unique(np.linspace(0, schedule.slots - 1, moments).round().astype(np.int64))
-    found = replay(schedule, harvest, slots, capacity, initial)
-    if not np.array_equal(found[-1], schedule.energy.level):
+    level = replay(schedule, harvest, slots, capacity, initial)
+    if not np.array_equal(level[-1], schedule.energy.level):
         raise InputError("the replayed levels do not end where the schedule says (costs that differ by client?)")
-    return Levels(slots, found)
+    return Levels(slots, level)
 
 
 def lived(record: Record, moments: int) -> Levels:

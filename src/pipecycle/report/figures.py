@@ -13,12 +13,12 @@ import numpy as np
 
 from pipecycle.errors import InputError
 from pipecycle.report.battery import levels
-from pipecycle.report.curves import Axis, curve
 from pipecycle.report.lanes import letter, pipeline
 from pipecycle.report.payload import coverage, lag, participation
-from pipecycle.report.records import Group
 from pipecycle.report.styles import CHAINS, Style, styles
-from pipecycle.report.tables import Row, always, default_target, summary_rows
+from pipecycle.report.tables import Summary, always, default_target, summary_rows
+from pipecycle.results import Axis, mean_curve
+from pipecycle.runs.records import Group
 from pipecycle.world.energy import UNIT
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ Draw = Callable[[], "Figure"]
 
 
 @contextmanager
-def look(*, formulas: bool = False) -> Iterator[None]:
+def figure_style(*, formulas: bool = False) -> Iterator[None]:
     """The settings that all figures share, for as long as one is drawn and saved.  Without `formulas` a dollar in
     somebody's name is a dollar."""
     try:
@@ -85,7 +85,7 @@ def save(figure: Figure, kind: str, dpi: float | None = None) -> bytes:
 
 
 class _Figures:
-    def __init__(self, groups: Sequence[Group], rows: Sequence[Row], references: Mapping[str, float]) -> None:
+    def __init__(self, groups: Sequence[Group], rows: Sequence[Summary], references: Mapping[str, float]) -> None:
         self.groups, self.rows, self.references = groups, rows, references
         self.styles = styles(len(groups))
 
@@ -105,7 +105,7 @@ class _Figures:
 
     def _curves(self, pane: Axes, axis: Axis) -> None:
         for group, style in self._each():
-            line = curve(group, axis)
+            line = mean_curve(group.curves, axis)
             if line is None:
                 continue
             if line.sd is not None:
@@ -170,15 +170,15 @@ class _Figures:
         return self._lines([lag(group.planned) for group in self.groups], "lag (versions)", "share of updates (%)")
 
     def participation(self) -> Figure:
-        found = [participation(group.example) for group in self.groups]
-        return self._lines(found, "clients, busiest first", "sessions")
+        counts = [participation(group.example) for group in self.groups]
+        return self._lines(counts, "clients, busiest first", "sessions")
 
-    def _lines(self, found: Sequence[dict[str, Any]], x: str, y: str, steps: str = "default") -> Figure:
+    def _lines(self, lines: Sequence[dict[str, Any]], x: str, y: str, steps: str = "default") -> Figure:
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(SINGLE, 2.7))
         pane = figure.subplots()
-        for values, (group, style) in zip(found, self._each(), strict=True):
+        for values, (group, style) in zip(lines, self._each(), strict=True):
             every = max(1, len(values["x"]) // 8)
             pane.plot(values["x"], values["y"], drawstyle=steps, markevery=every, label=group.label, **drawn(style))
         pane.set(xlabel=x, ylabel=y)
@@ -199,10 +199,10 @@ class _Figures:
     def pipeline(self, group: Group) -> Figure:
         from matplotlib.figure import Figure
 
-        found = pipeline(group.example.schedule)
-        until = found.first + found.view
-        bars = [bar for bar in found.bars if bar.start < until]
-        rows = max((bar.lane for bar in bars), default=0) + 1 if found.by == "group" else len(found.lanes)
+        drawing = pipeline(group.example.schedule)
+        until = drawing.first + drawing.view
+        bars = [bar for bar in drawing.bars if bar.start < until]
+        rows = max((bar.lane for bar in bars), default=0) + 1 if drawing.by == "group" else len(drawing.lanes)
         server = rows + max(0.1, rows / 30)
         figure = Figure(figsize=(DOUBLE, 0.8 + (0.26 if rows <= 16 else 0.075) * (rows + 1)))
         pane = figure.subplots()
@@ -213,21 +213,21 @@ class _Figures:
                 alpha=0.45 if bar.state == "flying" else 1, hatch="////" if bar.state == "unused" else None,
             )  # fmt: skip
             middle = (bar.start + min(bar.end + 1, until)) / 2
-            if rows <= 16 and min(bar.end + 1, until) - bar.start > found.view / 60:
+            if rows <= 16 and min(bar.end + 1, until) - bar.start > drawing.view / 60:
                 pane.text(middle, bar.lane, letter(bar.chain), ha="center", va="center", fontsize=6.5)
-        for one in found.handovers:
-            if one.end < until:
-                arrow = {"arrowstyle": "-|>", "linewidth": 0.8 if one.main else 0.3, "color": "black"}
-                arrow |= {"shrinkA": 0, "shrinkB": 0, "mutation_scale": 6, "alpha": 1.0 if one.main else 0.3}
-                tip = one.end + 0.5 + (one.end - one.start < 2)
-                pane.annotate("", (tip, one.to), (one.start - 0.5, one.lane), arrowprops=arrow)
-        shown = [slot + 1 for slot in found.published if slot + 1 <= until]
+        for handover in drawing.handovers:
+            if handover.end < until:
+                arrow = {"arrowstyle": "-|>", "linewidth": 0.8 if handover.main else 0.3, "color": "black"}
+                arrow |= {"shrinkA": 0, "shrinkB": 0, "mutation_scale": 6, "alpha": 1.0 if handover.main else 0.3}
+                tip = handover.end + 0.5 + (handover.end - handover.start < 2)
+                pane.annotate("", (tip, handover.to), (handover.start - 0.5, handover.lane), arrowprops=arrow)
+        shown = [slot + 1 for slot in drawing.published if slot + 1 <= until]
         pane.plot(shown, [server] * len(shown), "D", color="#D55E00", ms=3)
         step = -(-(rows + 1) // 14)
         ticks = [lane for lane in range(0, rows, step) if lane + 0.7 * step < server]
-        pane.set_yticks([*ticks, server], [*(found.lanes[lane] for lane in ticks), "server"])
+        pane.set_yticks([*ticks, server], [*(drawing.lanes[lane] for lane in ticks), "server"])
         pane.set_ylim(server + max(0.7, rows / 30), -0.7)
-        pane.set_xlim(found.first - 2, until)
+        pane.set_xlim(drawing.first - 2, until)
         pane.grid(axis="y", visible=False)
         pane.set_xlabel("slot")
         pane.set_title(f"{group.label}, trial {group.example.trial}", loc="left")
@@ -245,18 +245,18 @@ class _Figures:
     def battery(self, group: Group) -> Figure:
         from matplotlib.figure import Figure
 
-        found = levels(group.example)
-        units, names = found.binned(200)
+        known = levels(group.example)
+        units, names = known.binned(200)
         figure = Figure(figsize=(SINGLE, 2.3))
         pane = figure.subplots()
-        extent = (0.0, float(group.example.schedule.slots), -0.5, found.level.shape[1] - 0.5)
+        extent = (0.0, float(group.example.schedule.slots), -0.5, known.level.shape[1] - 0.5)
         image = pane.imshow(
             units, cmap="cividis", aspect="auto", origin="lower", extent=extent, interpolation="nearest",
             vmin=0, vmax=self.fullest,
         )  # fmt: skip
         figure.colorbar(image, ax=pane, label="stored (units)", pad=0.02, extend="max")
         pane.grid(visible=False)
-        pane.set(xlabel="slot", ylabel="client" if len(names) == found.level.shape[1] else "client (binned)")
+        pane.set(xlabel="slot", ylabel="client" if len(names) == known.level.shape[1] else "client (binned)")
         thousands(pane)
         pane.set_title(f"{group.label}, trial {group.example.trial}", loc="left")
         return figure

@@ -159,7 +159,9 @@ def _about(schedule: Schedule, number: int, members: Ints, facts: tuple[int, int
     lines = [name, f"slots {start} to {end}", f"from {origin}", fate.get(state, "still training at the end")]
     status = sessions.status[members]
     fell = [
-        f"{int((status == one).sum())} {one.name.lower()}" for one in (Status.LOST, Status.DECLINED) if one in status
+        f"{int((status == kind).sum())} {kind.name.lower()}"
+        for kind in (Status.LOST, Status.DECLINED)
+        if kind in status
     ]
     if fell:  # live only
         lines.append(", ".join(fell))

@@ -6,15 +6,15 @@ import html
 import re
 from collections.abc import Mapping, Sequence
 
-from pipecycle.report.tables import Table
+from pipecycle.report.tables import TextTable
 
 WIDE = 60
 """Letters in a cell from which on a table is prose: not padded, and aligned to the left."""
 
 
-def markdown(found: Sequence[Table]) -> str:
+def markdown(tables: Sequence[TextTable]) -> str:
     parts = []
-    for table in found:
+    for table in tables:
         cells = [[cell.replace("|", "\\|") for cell in line] for line in (table.head, *table.cells)]
         widths = [max(len(line[column]) for line in cells) for column in range(len(table.head))]
         rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
@@ -31,10 +31,10 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return f"| {' | '.join(padded)} |"
 
 
-def latex(found: Sequence[Table]) -> str:
+def latex(tables: Sequence[TextTable]) -> str:
     """Plain tabulars, no package needed."""
     parts = []
-    for table in found:
+    for table in tables:
         widths = [max(len(line[column]) for line in (table.head, *table.cells)) for column in range(len(table.head))]
         kinds = ["p{4cm}" if width > WIDE else "r" if place else "l" for place, width in enumerate(widths)]
         lines = [f"% {table.title}", f"\\begin{{tabular}}{{{''.join(kinds)}}}", "\\hline"]
@@ -43,7 +43,7 @@ def latex(found: Sequence[Table]) -> str:
     return "\n".join(parts)
 
 
-def html_table(table: Table, kinds: Mapping[str, str] | None = None) -> str:
+def html_table(table: TextTable, kinds: Mapping[str, str] | None = None) -> str:
     """`kinds` gives cells with a certain text a class."""
     known = kinds or {}
 

@@ -17,9 +17,9 @@ from pipecycle.report import story
 from pipecycle.report.alternatives import alternatives
 from pipecycle.report.markup import html_table
 from pipecycle.report.payload import Step, payload
-from pipecycle.report.records import Group
-from pipecycle.report.tables import Table, default_target, summary_rows, tables
+from pipecycle.report.tables import TextTable, default_target, summary_rows, tables
 from pipecycle.runs.config import SECTIONS
+from pipecycle.runs.records import Group
 from pipecycle.schedule.summary import number
 
 
@@ -66,8 +66,8 @@ def page(
     return Template(asset("page.html")).substitute(facts)
 
 
-def asset(name: str) -> str:
-    return (files("pipecycle.report") / "assets" / name).read_text()
+def asset(name: str, package: str = "pipecycle.report") -> str:
+    return (files(package) / "assets" / name).read_text()
 
 
 def _title(groups: Sequence[Group]) -> str:
@@ -108,13 +108,13 @@ def _configuration(groups: Sequence[Group]) -> str:
     same = story.common(groups)
     notes = _field_notes()
     shared = tuple((key, _value(value), notes.get(key, "")) for key, value in same.items())
-    parts = [html_table(Table("The same for all", ("Field", "Value", "Meaning"), shared))] if shared else []
+    parts = [html_table(TextTable("The same for all", ("Field", "Value", "Meaning"), shared))] if shared else []
     keys = list(dict.fromkeys(key for group in groups for key in group.facts if key not in same))
     if len(groups) > 1 and keys:
         cells = tuple(
             (key, *(_value(group.facts[key]) if key in group.facts else "" for group in groups)) for key in keys
         )
-        parts.append(html_table(Table("What differs", ("Field", *(group.label for group in groups)), cells)))
+        parts.append(html_table(TextTable("What differs", ("Field", *(group.label for group in groups)), cells)))
     files = "".join(
         f"<h3>{html.escape(group.label)}, trial {group.example.trial}</h3>"
         f'<pre tabindex="0">{html.escape(group.example.config.text())}</pre>'
@@ -150,4 +150,4 @@ def _runs(groups: Sequence[Group]) -> str:
             name = record.path.name or str(record.path)
             cells.append((group.label, str(record.trial), record.state, reached, spent, name))
     head = ("Scheduler", "Trial", "State", "Accuracy (%)", "Spent (units)", "Folder")
-    return html_table(Table("Every run", head, tuple(cells)))
+    return html_table(TextTable("Every run", head, tuple(cells)))

@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 from pipecycle.errors import InputError
 from pipecycle.report.battery import levels
-from pipecycle.report.curves import Axis, curve
 from pipecycle.report.lanes import letter, pipeline
-from pipecycle.report.records import Group, Record
 from pipecycle.report.styles import CHAINS, styles
-from pipecycle.report.tables import Row
+from pipecycle.report.tables import Summary
+from pipecycle.results import Axis, mean_curve
+from pipecycle.runs.records import Group, Record
 
 Step = Callable[[], None]
 
 
 def payload(
-    groups: Sequence[Group], rows: Sequence[Row], references: Mapping[str, float], step: Step = lambda: None
+    groups: Sequence[Group], rows: Sequence[Summary], references: Mapping[str, float], step: Step = lambda: None
 ) -> dict[str, Any]:
     """Everything the page draws, as JSON; `step` is called once per group."""
     panels = []
@@ -56,29 +56,29 @@ _ROW_KEYS = ("energy_to_target", "energy_to_target_by_trial", "slots_to_target",
 
 
 def line(group: Group, axis: Axis) -> dict[str, Any] | None:
-    found = curve(group, axis)
-    if found is None:
+    band = mean_curve(group.curves, axis)
+    if band is None:
         return None
-    values = {"x": _short(found.x, 1), "mean": _short(found.mean, 2), "trials": found.trials}
-    return values if found.sd is None else values | {"sd": _short(found.sd, 2)}
+    values = {"x": _short(band.x, 1), "mean": _short(band.mean, 2), "trials": band.trials}
+    return values if band.sd is None else values | {"sd": _short(band.sd, 2)}
 
 
 def battery(record: Record) -> dict[str, Any]:
     """A heat map, or a sentence where the levels cannot be known."""
     try:
-        found = levels(record)
+        known = levels(record)
     except InputError as error:
         return {"reason": str(error)}
-    units, names = found.binned(100)
-    return {"x": found.slot.tolist(), "y": names, "z": [_short(row, 1) for row in units]}
+    units, names = known.binned(100)
+    return {"x": known.slot.tolist(), "y": names, "z": [_short(row, 1) for row in units]}
 
 
 def gantt(record: Record) -> dict[str, Any]:
-    found = pipeline(record.schedule)
-    bars = found.bars
+    drawing = pipeline(record.schedule)
+    bars = drawing.bars
     return {
-        "by": found.by,
-        "lanes": found.lanes,
+        "by": drawing.by,
+        "lanes": drawing.lanes,
         "lane": [bar.lane for bar in bars],
         "start": [bar.start for bar in bars],
         "end": [bar.end for bar in bars],
@@ -86,12 +86,15 @@ def gantt(record: Record) -> dict[str, Any]:
         "letter": [letter(bar.chain) for bar in bars],
         "state": [bar.state for bar in bars],
         "about": [bar.about for bar in bars],
-        "handovers": [[one.start, one.lane, one.end, one.to, int(one.main)] for one in found.handovers],
-        "published": found.published,
-        "first": found.first,
-        "last": found.last,
-        "view": found.view,
-        "whole": found.whole,
+        "handovers": [
+            [handover.start, handover.lane, handover.end, handover.to, int(handover.main)]
+            for handover in drawing.handovers
+        ],
+        "published": drawing.published,
+        "first": drawing.first,
+        "last": drawing.last,
+        "view": drawing.view,
+        "whole": drawing.whole,
     }
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipecycle.report.records import Group
-from pipecycle.report.tables import Row, accuracies, always, best_of, paired
+from pipecycle.report.tables import Summary, always, best_of
+from pipecycle.results import paired
+from pipecycle.runs.records import Group
 from pipecycle.schedule.summary import number, warnings
 
 
@@ -35,7 +36,7 @@ def compared(groups: Sequence[Group]) -> str:
     return f"{words[0]} in {words[1]}, on {listed(where)}." if where else f"{words[0]} in {words[1]}."
 
 
-def outcome(groups: Sequence[Group], rows: Sequence[Row]) -> list[str]:
+def outcome(groups: Sequence[Group], rows: Sequence[Summary]) -> list[str]:
     """What came out, most important first."""
     scenarios = list(dict.fromkeys(group.scenario for group in groups))
     said = []
@@ -53,18 +54,18 @@ def outcome(groups: Sequence[Group], rows: Sequence[Row]) -> list[str]:
 
 def notes(groups: Sequence[Group]) -> list[str]:
     """What a reader must know to judge the numbers."""
-    found = []
+    said = []
     for group in groups:
         for record in group.records:
             if record.config is not None and record.ended != "finished":
                 kept = "" if record.ended else " It is left out of means and tables." if group.trained else ""
-                found.append(f"{group.label}, trial {record.trial}: {record.state}.{kept}")
+                said.append(f"{group.label}, trial {record.trial}: {record.state}.{kept}")
     if groups and all(len(group.trained) == 1 for group in groups if group.trained) and any(g.trained for g in groups):
-        found.append("One trial each: no spread and no interval can be given, and small differences mean nothing.")
+        said.append("One trial each: no spread and no interval can be given, and small differences mean nothing.")
     for group in groups:
         for text in warnings(*(record.figures for record in group.planned)):
-            found.append(f"{group.label}: {text[0].lower()}{text[1:]}")
-    return found
+            said.append(f"{group.label}: {text[0].lower()}{text[1:]}")
+    return said
 
 
 def common(groups: Sequence[Group]) -> dict[str, Any]:
@@ -81,17 +82,17 @@ def _winner(groups: Sequence[Group], scenario: str) -> list[str]:
     best = best_of(groups, scenario)
     if best is None:
         return []
-    found = accuracies(best)
+    ours = best.accuracies
     place = "at the budget" if best.facts.get("world.budget") is not None else "at the end"
-    average = sum(found.values()) / len(found)
-    over = f" on average over {_count(len(found), 'trial')}" if len(found) > 1 else ""
+    average = sum(ours.values()) / len(ours)
+    over = f" on average over {_count(len(ours), 'trial')}" if len(ours) > 1 else ""
     said = [f"{best.label} came out highest: {average:.1f} % of test samples right {place}{over}."]
     rivals = [group for group in groups if group.scenario == scenario and group.trained and group is not best]
     if not rivals:
         return said if len(groups) > 1 else [f"{best.label} got {average:.1f} % of test samples right {place}{over}."]
     second = best_of(rivals, scenario)
     assert second is not None
-    gap = paired(found, accuracies(second))
+    gap = paired(ours, second.accuracies)
     if gap is None:
         said.append(f"{second.label} is next, but they share no trial, so they cannot be compared in pairs.")
     elif gap.low is None or gap.high is None:
@@ -101,7 +102,7 @@ def _winner(groups: Sequence[Group], scenario: str) -> list[str]:
         undecided = [
             rival.label
             for rival in rivals
-            if (one := paired(found, accuracies(rival))) is not None and (one.low is None or one.low <= 0)
+            if (behind := paired(ours, rival.accuracies)) is not None and (behind.low is None or behind.low <= 0)
         ]
         verb = "is" if len(undecided) == 1 else "are"
         said.append(
@@ -116,7 +117,7 @@ def _winner(groups: Sequence[Group], scenario: str) -> list[str]:
     return said
 
 
-def _target(rows: Sequence[Row]) -> list[str]:
+def _target(rows: Sequence[Summary]) -> list[str]:
     asked = [row for row in rows if row["reached"] is not None]
     if not asked or asked[0]["target"] is None:
         return []
@@ -142,7 +143,7 @@ def _target(rows: Sequence[Row]) -> list[str]:
     return [said + "."]
 
 
-def _waste(rows: Sequence[Row]) -> list[str]:
+def _waste(rows: Sequence[Summary]) -> list[str]:
     worst = max(rows, key=lambda row: (row["wasted"] or 0) / max(1, row["sessions"] or 0))
     share = (worst["wasted"] or 0) / max(1, worst["sessions"] or 0)
     if share < 0.02:

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from attrs import frozen
 
 from pipecycle.errors import InputError
-from pipecycle.report.records import Group, Record
+from pipecycle.results import Value, paired
+from pipecycle.runs.records import Group, Record
 from pipecycle.schedule.summary import number
-from pipecycle.world.lineage import Floats
 
-Row = dict[str, Any]
-
-
-@frozen
-class Difference:
-    """The mean of paired differences; the 95 % interval by Student's t is None where `standard_error` is."""
-
-    mean: float
-    low: float | None
-    high: float | None
-    pairs: int
+Summary = dict[str, Any]
 
 
 @frozen
-class Table:
+class TextTable:
     """A title, column heads and text cells."""
 
     title: str
@@ -36,49 +26,19 @@ class Table:
     cells: tuple[tuple[str, ...], ...]
 
 
-def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
-    """`ours - theirs` over the trials that both have."""
-    trials = sorted(set(ours) & set(theirs))
-    if not trials:
-        return None
-    gaps = np.array([ours[trial] - theirs[trial] for trial in trials])
-    mean, pairs, error = float(gaps.mean()), len(gaps), standard_error(gaps)
-    if error is None:
-        return Difference(mean, None, None, pairs)
-    from scipy.special import stdtrit  # type: ignore[import-untyped]
-
-    half = float(stdtrit(pairs - 1, 0.975)) * error
-    return Difference(mean, mean - half, mean + half, pairs)
-
-
-def standard_error(gaps: Sequence[float] | Floats) -> float | None:
-    """Of the mean of some differences; None for fewer than two, or where all are the same.
-
-    Accuracies are counts out of a few hundred samples, so that two or three equal differences are a coincidence and
-    no proof of a spread of zero."""
-    if len(gaps) < 2 or np.ptp(gaps) < 1e-9:
-        return None
-    return float(np.std(gaps, ddof=1)) / math.sqrt(len(gaps))
-
-
-def accuracies(group: Group) -> dict[int, float]:
-    """Percent at the budget (or at the end), by trial."""
-    return {
-        record.trial: float(record.metrics.accuracy[record.metrics.at_budget])
-        for record in group.trained
-        if record.metrics is not None
-    }
-
-
 def best_of(groups: Sequence[Group], scenario: str) -> Group | None:
     """The group with the highest mean accuracy among those that met the same weather and data."""
     rivals = [group for group in groups if group.scenario == scenario and group.trained]
-    return max(rivals, key=lambda group: float(np.mean(list(accuracies(group).values()))), default=None)
+    return max(rivals, key=_accuracy, default=None)
+
+
+def _accuracy(group: Group) -> float:
+    return float(np.mean(list(group.accuracies.values())))
 
 
 def default_target(groups: Sequence[Group]) -> float | None:
     """Nine tenths of the best mean accuracy, in whole percent: high enough to matter, reached by somebody."""
-    means = [float(np.mean(list(accuracies(group).values()))) for group in groups if group.trained]
+    means = [_accuracy(group) for group in groups if group.trained]
     return float(math.floor(0.9 * max(means))) if means else None
 
 
@@ -87,27 +47,26 @@ def check_target(target: float | None) -> None:
         raise InputError(f"--target {target:g}: needs an accuracy in percent, above 0 and at most 100")
 
 
-def summary_rows(groups: Sequence[Group], target: float | None = None) -> list[Row]:
+def summary_rows(groups: Sequence[Group], target: float | None = None) -> list[Summary]:
     """One row per group, figures averaged over its trials; None where there is nothing to say."""
     target = default_target(groups) if target is None else target
     return [_row(group, best_of(groups, group.scenario), target) for group in groups]
 
 
-def _row(group: Group, best: Group | None, target: float | None) -> Row:
-    reached = accuracies(group)
-    behind = None if best is None or best is group else paired(reached, accuracies(best))
-    row: Row = {
+def _row(group: Group, best: Group | None, target: float | None) -> Summary:
+    reached = group.accuracies
+    value = Value.of(list(reached.values())) if reached else None
+    behind = None if best is None or best is group else paired(reached, best.accuracies)
+    row: Summary = {
         "label": group.label,
         "policy": group.policy,
         "trials": len(group.planned),
         "unfinished": sum(record.ended is None and record.config is not None for record in group.records),
         "diverged": sum(record.ended == "diverged" for record in group.records),
-        "accuracy": _mean(list(reached.values())),
-        "accuracy_sd": float(np.std(list(reached.values()), ddof=1)) if len(reached) > 1 else None,
-        "accuracy_by_trial": {str(trial): value for trial, value in reached.items()},
-        "best_accuracy": _mean(
-            [float(record.metrics.best[record.metrics.at_budget]) for record in group.trained if record.metrics]
-        ),
+        "accuracy": None if value is None else value.mean,
+        "accuracy_sd": None if value is None else value.sd,
+        "accuracy_by_trial": {str(trial): accuracy for trial, accuracy in reached.items()},
+        "best_accuracy": _mean([float(shown.best[shown.at_budget]) for shown in group.metrics.values()]),
         "is_best": best is group,
         "best": None if best is None else best.label,
         "difference": None if behind is None else behind.mean,
@@ -118,13 +77,13 @@ def _row(group: Group, best: Group | None, target: float | None) -> Row:
     return row | _to_target(group, target) | _schedule_figures(group.planned)
 
 
-def _to_target(group: Group, target: float | None) -> Row:
+def _to_target(group: Group, target: float | None) -> Summary:
     energy, slots = [], []
-    for record in group.trained:
-        at = None if target is None or record.metrics is None else record.metrics.reaches(target)
-        if at is not None and record.metrics is not None:
-            energy.append(float(record.metrics.energy[at]))
-            slots.append(float(record.metrics.slot[at]))
+    for shown in group.metrics.values():
+        at = None if target is None else shown.reaches(target)
+        if at is not None:
+            energy.append(float(shown.energy[at]))
+            slots.append(float(shown.slot[at]))
     return {
         "target": target,
         "reached": len(energy) if group.trained else None,
@@ -134,16 +93,13 @@ def _to_target(group: Group, target: float | None) -> Row:
     }
 
 
-def _schedule_figures(records: Sequence[Record]) -> Row:
+def _schedule_figures(records: Sequence[Record]) -> Summary:
     figures = [record.figures for record in records]
 
     def mean(*keys: str) -> float | None:
-        values = []
-        for one in figures:
-            value: Any = one
-            for key in keys:
-                value = value[key]
-            values.append(value)
+        values: list[Any] = figures
+        for key in keys:
+            values = [value[key] for value in values]
         return _mean([float(value) for value in values if value is not None])
 
     return {
@@ -160,9 +116,9 @@ def _schedule_figures(records: Sequence[Record]) -> Row:
         "participants": mean("participants"),
         "fairness": mean("fairness"),
         "lag_mean": mean("lag", "mean"),
-        "lag_max": max((one["lag"]["max"] for one in figures if one["lag"]["max"] is not None), default=None),
+        "lag_max": max((trial["lag"]["max"] for trial in figures if trial["lag"]["max"] is not None), default=None),
         "chains": mean("chains", "count"),
-        "coverage_min": min(one["chains"]["coverage_min"] for one in figures),
+        "coverage_min": min(trial["chains"]["coverage_min"] for trial in figures),
         "coverage_mean": mean("chains", "coverage_mean"),
     }
 
@@ -173,18 +129,18 @@ def _mean(values: Sequence[float]) -> float | None:
 
 # As text.
 
-Column = tuple[str, Callable[[Row], str]]
+Column = tuple[str, Callable[[Summary], str]]
 
 
 def _rounded(value: float | None) -> str:
     return number(value if value is None or abs(value) < 100 else round(value))
 
 
-def _n(key: str) -> Callable[[Row], str]:
+def _n(key: str) -> Callable[[Summary], str]:
     return lambda row: _rounded(row[key])
 
 
-def spread(row: Row) -> str:
+def spread(row: Summary) -> str:
     """Accuracy and its deviation over the trials."""
     if row["accuracy"] is None:
         return "-"
@@ -192,7 +148,7 @@ def spread(row: Row) -> str:
     return f"{row['accuracy']:.1f}{tail}"
 
 
-def gap(row: Row) -> str:
+def gap(row: Summary) -> str:
     """The difference to the best."""
     return "best" if row["is_best"] else "-" if row["difference"] is None else f"{row['difference']:+.1f}"
 
@@ -202,37 +158,37 @@ def counted(text: str, some: int, trials: int) -> str:
     return text if some == trials else f"{text} ({some} of {trials})"
 
 
-def to_target(row: Row, key: str = "energy_to_target") -> str:
+def to_target(row: Summary, key: str = "energy_to_target") -> str:
     """Energy or slots up to the target, and in how many trials if not in all."""
     return "-" if row[key] is None else counted(number(round(row[key])), row["reached"], row["trials"])
 
 
-def always(row: Row) -> bool:
+def always(row: Summary) -> bool:
     """Whether every trial reached the target: only then schedulers can be ranked by what it took."""
     return bool(row["reached"]) and row["reached"] == row["trials"]
 
 
-def _best(row: Row) -> str:
+def _best(row: Summary) -> str:
     return "-" if row["best_accuracy"] is None else f"{row['best_accuracy']:.1f}"
 
 
-def _interval(row: Row) -> str:
+def _interval(row: Summary) -> str:
     if row["difference_low"] is None:
         return "-"
     return f"{row['difference_low']:+.1f} to {row['difference_high']:+.1f}"
 
 
-def _trials(row: Row) -> str:
+def _trials(row: Summary) -> str:
     notes = [f"{row[key]} {key}" for key in ("unfinished", "diverged") if row[key]]
     return f"{row['trials']}{' (' + ', '.join(notes) + ')' if notes else ''}"
 
 
-def _reached(row: Row) -> str:
+def _reached(row: Summary) -> str:
     return "-" if row["reached"] is None else f"{row['reached']} of {row['trials']}"
 
 
-def _share(part: str, whole: str) -> Callable[[Row], str]:
-    def text(row: Row) -> str:
+def _share(part: str, whole: str) -> Callable[[Summary], str]:
+    def text(row: Summary) -> str:
         if row[part] is None or not row[whole]:
             return _rounded(row[part])
         percent = 100 * row[part] / row[whole]
@@ -241,7 +197,7 @@ def _share(part: str, whole: str) -> Callable[[Row], str]:
     return text
 
 
-def tables(groups: Sequence[Group], target: float | None = None) -> list[Table]:
+def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTable]:
     """The tables of a report; those about accuracy only if something was trained."""
     target = default_target(groups) if target is None else target
     rows = summary_rows(groups, target)
@@ -307,6 +263,6 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[Table]:
     return out
 
 
-def _table(title: str, rows: Sequence[Row], *columns: Column) -> Table:
+def _table(title: str, rows: Sequence[Summary], *columns: Column) -> TextTable:
     cells = tuple(tuple(text(row) for _, text in columns) for row in rows)
-    return Table(title, tuple(head for head, _ in columns), cells)
+    return TextTable(title, tuple(head for head, _ in columns), cells)

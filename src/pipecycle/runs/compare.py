@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pipecycle.train.problems import Problem
 
 POLICIES = ("pipecycle", "pipecycle+", "fedavg", "cycp", "mifa", "flda", "fedseq", "fedbacys")
-"""All schedulers of the paper and ours; fedbacys-odd is a variant."""
+"""All schedulers of the paper and ours; fedbacys-odd is a variant, and others are compared by name."""
 
 DEMO = Config().changed(
     {
@@ -129,17 +129,17 @@ def references(
     if kept is not None and kept.exists():
         stored: dict[str, list[float]] = json.loads(kept.read_text())
         return stored
-    found: dict[str, list[float]] = {"centralised": [], "isolated": [], "unlimited": []}
+    accuracies: dict[str, list[float]] = {"centralised": [], "isolated": [], "unlimited": []}
     for trial, length in slots.items():
         jobs = lines(base.changed({"world.trial": trial, "world.slots": length, "world.budget": None}))
         train_many(list(jobs.values()), device=device, precision=base.train.precision)  # type: ignore[arg-type]
         for name, job in jobs.items():
             last = job.history.final
-            found[name].append(last.accuracy if last.clients_accuracy is None else last.clients_accuracy)
+            accuracies[name].append(last.accuracy if last.clients_accuracy is None else last.clients_accuracy)
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        write(kept, json.dumps(found))
-    return found
+        write(kept, json.dumps(accuracies))
+    return accuracies
 
 
 def lines(config: Config) -> dict[str, Job]:

@@ -1,4 +1,4 @@
-"""How much a sweep is and how long it will take, before anything is trained."""
+"""How many steps a sweep has and how long it will take, before anything is trained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pipecycle.train.job import Job
 
 SAMPLE = 32
-"""Runs of a shard that are trained to see how fast it goes; plans are large, and the others are not kept."""
+"""Runs of a shard that are trained to measure the speed; the other plans are not kept, because plans are large."""
 
 
 @frozen

@@ -62,7 +62,7 @@ def result(path: Path) -> dict[str, Any] | None:
     except OSError as error:
         raise Damaged(path, f"metrics.csv cannot be read ({reason(error)})") from None
     known = figures.get("metrics")
-    if known is not None:  # results from before there was a digest are held against their last row
+    if known is not None:  # older results have no digest: their last row is compared
         whole = known == _seal(data)
     else:
         last = _last_row(data)
@@ -109,9 +109,9 @@ def _equal(text: str | None, value: Any) -> bool:
 
 
 def clear(path: Path) -> list[str]:
-    """Remove what a run has left in a folder; tells the names of what is not a run's, which stays.
+    """Remove a run's files from a folder; returns the names of the other files, which stay.
 
-    A folder is ours if its config.toml is one that we wrote and something else of a run is there too."""
+    A folder is a run's if pipecycle wrote its config.toml and it holds another file of a run."""
     if not path.exists():
         return []
     lock = Lock(path)
@@ -137,7 +137,7 @@ def clear(path: Path) -> list[str]:
 
 
 def _wrote(path: Path) -> bool:
-    """Whether a file is a configuration as a run's folder holds it: of our format, with all sections."""
+    """Whether a file is the configuration of a run: of our format, with all sections."""
     try:
         values = tomllib.loads(path.read_text())
     except (OSError, ValueError):
@@ -146,14 +146,14 @@ def _wrote(path: Path) -> bool:
 
 
 class Lock:
-    """The right to write into a run's folder.  The system takes it back when the process ends, however it ends."""
+    """The right to write into a run's folder.  The system releases it when the process ends, however it ends."""
 
     def __init__(self, path: Path) -> None:
         self.folder, self.path = path, path / LOCK
         self._file: int | None = None
 
     def take(self) -> None:
-        """Have it, or raise `Busy`; once had, it is kept."""
+        """Take the lock, or raise `Busy`; a lock that we hold already is kept."""
         if fcntl is None:
             _no_locks()
             return
@@ -165,16 +165,16 @@ class Lock:
                 holder = _holder(file)
                 os.close(file)
                 raise Busy(self.folder, holder) from None
-            if not self._names(file):  # who had it before has removed the file meanwhile
+            if not self._names(file):  # the last holder has removed the file meanwhile
                 os.close(file)
                 continue
             self._file = file
-            with suppress(OSError):  # a full disk: the lock is had all the same
+            with suppress(OSError):  # a full disk: the lock holds all the same
                 os.ftruncate(file, 0)
                 os.pwrite(file, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
 
     def check(self) -> None:
-        """Nobody may write into a folder that has been removed, and perhaps made again by somebody else."""
+        """Refuse to write into a folder that was removed; another process may have made it again."""
         if fcntl is not None and (self._file is None or not self._names(self._file)):
             raise InputError(f"{self.folder}: was removed while it was being trained")
 
@@ -207,7 +207,7 @@ class Lock:
 
 
 def _lock(file: int) -> None:
-    """`BlockingIOError` if another process has it; a file system without locks is trusted, with a warning."""
+    """`BlockingIOError` if another process holds it; on a file system without locks, a warning."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
-from contextlib import contextmanager, nullcontext
-from functools import cache, partial
-from multiprocessing import get_context
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,25 +14,20 @@ import attrs
 from attrs import frozen
 
 from pipecycle.checks import seconds
-from pipecycle.data import Task, load, load_split
 from pipecycle.errors import InputError
 from pipecycle.files import reason, tidy, write
-from pipecycle.policies.registry import build, parameters, policy_class, revision
+from pipecycle.policies.registry import policy_class, revision
 from pipecycle.runs import folders as disk
 from pipecycle.runs.config import Config, TrainSection
-from pipecycle.schedule.plan import Run
+from pipecycle.runs.planning import plan_of, planned_ahead, split_of, task_of
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.summary import summarise
-from pipecycle.stopping import Interrupted, Stop, die_with_parent
-from pipecycle.world.specs import parse_harvest
-from pipecycle.world.streams import Ints
+from pipecycle.stopping import Interrupted, Stop
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from pipecycle.train.engine import Engine
-    from pipecycle.train.job import Callback, Job, Watch
-    from pipecycle.train.problems import Problem, Recipe
+    from pipecycle.train.job import Job, Watch
+    from pipecycle.train.problems import Problem, Training
 
 Show = Callable[["Engine"], None]
 Failed = Callable[["RunFolder", BaseException], None]
@@ -52,25 +44,17 @@ class Pace:
     """From the first stack to the last evaluation; planning is not in it."""
 
 
-@cache
-def _task(name: str, scale: str | None) -> Task:
-    """Loaded once: runs that share their data can be stacked."""
-    return load(name, scale)
-
-
 def prepare(config: Config) -> tuple[Schedule, Problem]:
     """The schedule and the problem of a configuration; nothing is written."""
-    learnt = problem_of(config)
-    return plan_of(config, *planning_needs(config, learnt)), learnt
+    return plan_of(config), problem_of(config)
 
 
 def problem_of(config: Config) -> Problem:
     """What a configuration learns."""
+    world, data, train = config.world, config.data, config.train
+    task, split = task_of(config), split_of(config)  # what is wrong with them is said before torch is imported
     from pipecycle.train.problems import problem
 
-    world, data, train = config.world, config.data, config.train
-    task = _task(data.name, data.scale)
-    split = None if data.split is None else load_split(Path(data.split), task, trial=world.trial)
     return problem(
         task,
         train.model,
@@ -79,93 +63,17 @@ def problem_of(config: Config) -> Problem:
         samples=data.samples,
         trial=world.trial,
         split=split,
-        recipe=recipe_of(train),
+        training=training_of(train),
     )
 
 
-def recipe_of(train: TrainSection) -> Recipe:
+def training_of(train: TrainSection) -> Training:
     """How every client trains."""
-    from pipecycle.train.problems import Recipe
+    from pipecycle.train.problems import Training
     from pipecycle.train.sessions import LocalSGD
 
     sgd = LocalSGD(lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay, proximal=train.proximal)
-    return Recipe(sgd, train.batch, train.replacement, train.lr_decay, train.distillation, train.augment)
-
-
-def with_upload_ratio(config: Config, classes: int, size: int) -> dict[str, Any]:
-    """The policy's settings.  What a logit table costs depends on the model: it has a row and a column per class."""
-    settings = dict(config.settings)
-    if "upload_ratio" in parameters(policy_class(config.policy)):
-        settings.setdefault("upload_ratio", min(1.0, max(1, classes) ** 2 / size))
-    return settings
-
-
-def planning_needs(config: Config, learnt: Problem) -> tuple[dict[str, Any], int, Ints | None]:
-    """What planning has to know of the problem: the policy's settings, the clients, and samples if they differ."""
-    settings = with_upload_ratio(config, learnt.task.classes, learnt.size)
-    used = learnt.samples(config.world.session)
-    return settings, len(learnt.split), None if (used == used[0]).all() else used
-
-
-def planning(
-    config: Config, settings: Mapping[str, Any] | None = None, clients: int | None = None, samples: Ints | None = None
-) -> Run:
-    """The planning of a configuration, to be watched step by step; it needs neither data nor torch.  What is given
-    besides wins over what the configuration says."""
-    world = config.world
-    return Run(
-        build(config.policy, config.settings if settings is None else settings),
-        parse_harvest(world.harvest),
-        world.clients if clients is None else clients,
-        world.slots,
-        session=world.session,
-        budget=world.budget,
-        trial=world.trial,
-        capacity=world.capacity,
-        initial=world.initial,
-        samples=samples,
-    )
-
-
-def plan_of(config: Config, settings: Mapping[str, Any], clients: int, samples: Ints | None) -> Schedule:
-    """The schedule of a configuration; other processes can do it."""
-    run = planning(config, settings, clients, samples)
-    for _ in run.steps():
-        pass
-    return run.schedule()
-
-
-@contextmanager
-def planned_ahead(configs: Sequence[Config], processes: int) -> Iterator[list[Callable[[], tuple[Schedule, Problem]]]]:
-    """`prepare` for each of many configurations, with the planning done on several cores at once."""
-    processes = min(processes, len(configs) // 4)
-    if processes < 2:
-        yield [partial(prepare, config) for config in configs]
-        return
-    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_planner) as pool:
-
-        def ahead(config: Config) -> Callable[[], tuple[Schedule, Problem]]:
-            try:
-                learnt = problem_of(config)
-                schedule = pool.submit(plan_of, config, *planning_needs(config, learnt))
-            except (Exception, SystemExit):
-                return partial(prepare, config)  # which will say it again when it is asked for
-
-            def ready() -> tuple[Schedule, Problem]:
-                try:
-                    return schedule.result(), learnt
-                except BrokenExecutor:  # one plan has killed the processes that make them all
-                    return prepare(config)
-
-            return ready
-
-        yield [ahead(config) for config in configs]
-
-
-def _planner() -> None:
-    """Ctrl-C is for the process that asked for the plans, and nobody plans for one that is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent()
+    return Training(sgd, train.batch, train.replacement, train.lr_decay, train.distillation, train.augment)
 
 
 def watch(config: Config) -> Watch:
@@ -180,6 +88,8 @@ class RunFolder:
 
     def __init__(self, path: Path, config: Config) -> None:
         self.path, self.config = path, config
+        self.schedule: Schedule | None = None
+        """The plan, where somebody has made it already."""
         self.checkpoint = path / disk.CHECKPOINT
         self.lock = disk.Lock(path)
         known = path / "config.toml"
@@ -199,7 +109,7 @@ class RunFolder:
 
     @property
     def damage(self) -> str | None:
-        """Why what claims to be a result cannot be used, if it cannot."""
+        """Why the result cannot be used, if there is one that cannot."""
         try:
             disk.result(self.path)
         except disk.Damaged as damage:
@@ -214,7 +124,7 @@ class RunFolder:
         return figures
 
     def take(self) -> bool:
-        """Have the folder to ourselves (`Busy` if somebody else does); false if there is nothing left to do in it."""
+        """Lock the folder (`Busy` if another process holds it); false if the run is finished."""
         self.lock.take()
         if self.finished:
             self.release()
@@ -227,21 +137,20 @@ class RunFolder:
     def release(self) -> None:
         self.lock.release()
 
-    def begin(
-        self,
-        like: Tensor,
-        callbacks: tuple[Callback, ...] = (),
-        prepared: Callable[[], tuple[Schedule, Problem]] | None = None,
-    ) -> Job | None:
+    def begin(self, planned: Callable[[], Schedule], device: str) -> Job | None:
         """The run's job, at the point that its checkpoint holds if there is one; None if the run is finished."""
-        from pipecycle.train.checkpoint import load_job
-        from pipecycle.train.job import Job
-
-        # A folder that is there is taken first, a new one is made only when nothing is wrong with the run.
+        # An existing folder is locked first; a new one is made only once the run is known to be sound.
         if self.path.exists() and not self.take():
             return None
-        schedule, learnt = prepare(self.config) if prepared is None else prepared()
-        job = Job(schedule, learnt, watch(self.config), name=self.path.name, callbacks=callbacks)
+        schedule, learnt = self.schedule or planned(), problem_of(self.config)
+        import torch
+
+        from pipecycle.train.checkpoint import load_job
+        from pipecycle.train.engine import pick_device
+        from pipecycle.train.job import Job
+
+        like = torch.empty(0, device=pick_device(device))
+        job = Job(schedule, learnt, watch(self.config), name=self.path.name)
         try:
             self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -256,7 +165,7 @@ class RunFolder:
         return job
 
     def save(self, job: Job) -> None:
-        """Keep what the rest of the run depends on, and the metrics so far."""
+        """Write the checkpoint and the metrics so far."""
         from pipecycle.train.checkpoint import save_job
 
         self.lock.check()
@@ -264,7 +173,7 @@ class RunFolder:
         write(self.path / "metrics.csv", job.history.csv())
 
     def finish(self, job: Job) -> None:
-        """Write what came out; the checkpoint is no longer needed, and nobody writes here again."""
+        """Write the results, remove the checkpoint and release the folder."""
         from safetensors.torch import save
 
         from pipecycle.train.models import split
@@ -288,7 +197,6 @@ def train_folders(
     device: str = "auto",
     save_every: float = 60.0,
     show: Show | None = None,
-    callbacks: tuple[Callback, ...] = (),
     failed: Failed | None = None,
     planners: int = 1,
     stop: Stop | None = None,
@@ -297,14 +205,8 @@ def train_folders(
     it by Ctrl-C and SIGTERM.
 
     A run that cannot begin, whatever the reason (`Busy`: another process has it), is handed to `failed`, if there is
-    one, and does not stop the others.  `planners` is how many processes plan before the training begins.  Returns how
-    fast it went."""
-    import torch
-
-    from pipecycle.train.engine import pick_device, train_many
-
+    one, and does not stop the others.  `planners` is how many processes plan.  Returns how fast it went."""
     seconds.of("save_every", save_every)
-    place = pick_device(device)
     jobs: list[tuple[RunFolder, Job]] = []
     unfinished: dict[int, tuple[RunFolder, Job]] = {}
     last = time.monotonic()
@@ -332,9 +234,9 @@ def train_folders(
 
     try:
         with planned_ahead([folder.config for folder in folders], planners) as plans:
-            for folder, prepared in zip(folders, plans, strict=True):
+            for folder, planned in zip(folders, plans, strict=True):
                 try:
-                    job = folder.begin(torch.empty(0, device=place), callbacks, prepared)
+                    job = folder.begin(planned, device)
                 except (Exception, SystemExit) as error:
                     folder.release()
                     if failed is None:
@@ -342,6 +244,11 @@ def train_folders(
                     failed(folder, error)
                 else:
                     jobs += [(folder, job)] if job is not None else []
+        import torch
+
+        from pipecycle.train.engine import pick_device, train_many
+
+        place = pick_device(device)
         unfinished |= {id(job): (folder, job) for folder, job in jobs}
         before, began = sum(job.steps_done for _, job in jobs), time.monotonic()
         for precision in sorted({folder.config.train.precision for folder, _ in jobs}):
@@ -359,7 +266,7 @@ def train_folders(
 
 @cache
 def source() -> str:
-    """Twelve letters that tell whether two runs were made by the same code: a digest of the package's files."""
+    """A digest of the package's files, 12 letters: equal for runs made by the same code."""
     home = Path(__file__).parents[1]
     whole = hashlib.sha256()
     for path in sorted(home.rglob("*.py"), key=lambda path: path.relative_to(home).as_posix()):

@@ -7,7 +7,7 @@ import math
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 from attrs import field, frozen
@@ -16,10 +16,8 @@ from pipecycle.checks import MOST_RUNS
 from pipecycle.errors import InputError, shown
 from pipecycle.policies.registry import build, convert, nearest, parameters, policy_class, settings, stated
 from pipecycle.runs.config import SECTIONS, Config, read_toml, sections
-from pipecycle.runs.run import RunFolder, planning
-
-if TYPE_CHECKING:
-    import pandas
+from pipecycle.runs.planning import planning
+from pipecycle.runs.run import RunFolder
 
 ALIASES = {
     "data": "data.name",
@@ -76,11 +74,11 @@ def read_sweep(path: Path, trials: Sequence[int] | None = None) -> Sweep:
         for name, part in named.items():
             matrix = {**whole["matrix"], **part["matrix"]}
             rules = {key: [*whole[key], *part[key]] for key in ("exclude", "when")}
-            numbers = next((one for one in (trials, part["trials"], whole["trials"]) if one is not None), None)
-            found = expand(base, matrix, numbers, **rules).runs
+            numbers = next((some for some in (trials, part["trials"], whole["trials"]) if some is not None), None)
+            expanded = expand(base, matrix, numbers, **rules).runs
             known = {config.identity(): run for run, config in runs.items()}
-            members[name] = [known.get(config.identity(), run) for run, config in found.items()]
-            runs |= {run: config for run, config in found.items() if config.identity() not in known}
+            members[name] = [known.get(config.identity(), run) for run, config in expanded.items()]
+            runs |= {run: config for run, config in expanded.items() if config.identity() not in known}
     except InputError as error:
         raise InputError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
     return Sweep(runs, members)
@@ -125,7 +123,7 @@ def _tables(value: Any, what: str) -> list[dict[str, Any]]:
         raise InputError(
             f"{what} = {shown(value)}: needs to be a list of tables, each under [[{what.rpartition(' ')[2]}]]"
         )
-    return [_table(one, what) for one in value]
+    return [_table(entry, what) for entry in value]
 
 
 def _numbers(trials: Any, path: str = "") -> list[int]:
@@ -133,7 +131,7 @@ def _numbers(trials: Any, path: str = "") -> list[int]:
     if isinstance(trials, int) and not isinstance(trials, bool) and 1 <= trials <= MOST_RUNS:
         return list(range(trials))
     if isinstance(trials, list | tuple | range) and trials:
-        numbers = [one for one in trials if isinstance(one, int) and not isinstance(one, bool) and one >= 0]
+        numbers = [trial for trial in trials if isinstance(trial, int) and not isinstance(trial, bool) and trial >= 0]
         if len(set(numbers)) == len(trials):
             return numbers
     where = f"{path}: " if path else ""
@@ -183,9 +181,9 @@ def expand(
         start = base if policy == base.policy else attrs.evolve(base, policy=policy, settings={})
         config = start.changed(dict(_key(key, value) for key, value in (given | cell).items()))
         for trial in numbers or [config.world.trial]:
-            one = config.changed({"world.trial": trial})
+            run = config.changed({"world.trial": trial})
             words = [policy, *(f"{key}-{value}" for key, value in cell.items() if key not in own), f"trial-{trial}"]
-            runs.setdefault(_folder_name(words, one), one)
+            runs.setdefault(_folder_name(words, run), run)
     for key in bare - known:
         raise InputError(f"matrix.{key}: is neither a field nor a setting of any policy in the matrix")
     if not runs:
@@ -269,34 +267,4 @@ def flat(config: Config) -> dict[str, Any]:
         out[f"policy.{key}"] = str(said[key]) if mixed and key in said else said.get(key)
     for section in SECTIONS:
         out |= {f"{section}.{key}": value for key, value in attrs.asdict(getattr(config, section)).items()}
-    return out
-
-
-def collect(folders: Sequence[RunFolder]) -> pandas.DataFrame:
-    """All checkpoints of all finished runs, tidy: one row each, with the run's configuration and plan beside it."""
-    import pandas
-
-    frames = []
-    for folder in folders:
-        if folder.finished:
-            frame = pandas.read_csv(folder.path / "metrics.csv")
-            result, config = folder.result(), folder.config
-            about = {"run": folder.path.name, "identity": config.identity(), "source": result.get("source")}
-            about["ended"] = result["ended"]
-            about |= {"steps": result["steps"], "test_samples": result.get("test_samples"), **flat(config)}
-            about |= plan_columns(result.get("plan", {}))
-            head = pandas.DataFrame({key: [value] * len(frame) for key, value in about.items()})
-            frames.append(pandas.concat([head, frame], axis=1).dropna(axis=1, how="all"))
-    return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
-
-
-def plan_columns(figures: Mapping[str, Any], prefix: str = "plan") -> dict[str, Any]:
-    """The figures of a schedule that its configuration does not say, one column each: `plan.lag.mean` and so on."""
-    out: dict[str, Any] = {}
-    for key, value in figures.items():
-        if isinstance(value, Mapping):
-            if key != "settings":
-                out |= plan_columns(value, f"{prefix}.{key}")
-        elif key not in ("policy", "harvest", "clients", "trial", "budget"):
-            out[f"{prefix}.{key}"] = value
     return out

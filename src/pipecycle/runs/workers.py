@@ -1,4 +1,4 @@
-"""Runs on whatever there is: one process per GPU or core, or the workers of a Ray cluster."""
+"""Runs on all available devices: one process per GPU or core, or the workers of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from pipecycle.runs.run import Pace, RunFolder, train_folders
 from pipecycle.stopping import Interrupted, Stop, die_with_parent, listening
 
 Shard = list[tuple[str, str]]
-"""Folders and the text of their configurations: what a process needs to be told."""
-Watch = Callable[["Tally"], None]
+"""Folders and the text of their configurations, which a worker is sent."""
+Progress = Callable[["Tally"], None]
 GRACE = 30.0
 """Seconds that workers have to save when they are asked to stop."""
 PATIENCE = 1.0
-"""Seconds between two looks at a run that another process is training."""
+"""Seconds between two checks of a run that another process is training."""
 
 
 @define
@@ -62,14 +62,14 @@ class Tally:
 
 
 class Worker:
-    """A process with runs to train, and the line to it: it hears when to stop, and tells how it goes."""
+    """A process with runs to train and a pipe to it, through which it is asked to stop and reports its progress."""
 
     def __init__(
         self, number: int, place: str, shard: Shard, save_every: float, later: Sequence[Shard] | None = None
     ) -> None:
         self.number, self.place, self.shard = number, place, shard
         self.later = later
-        """None for the first try; else what else is tried again in its place, a process each."""
+        """None for the first attempt; in a retry, the runs to retry after this one, a process each."""
         context = multiprocessing.get_context("spawn")
         self.line, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(number, shard, place, save_every, theirs))
@@ -78,8 +78,8 @@ class Worker:
         theirs.close()
 
     def heard(self, tally: Tally) -> bool:
-        """Takes in what it has said; false once it has ended."""
-        alive = self.process.is_alive()  # its last words are there before it is not
+        """Reads its messages; false once it has ended."""
+        alive = self.process.is_alive()  # asked before reading, so that its last messages are read
         try:
             while self.line.poll():
                 tally.hear(*self.line.recv())
@@ -104,7 +104,7 @@ def execute(
     device: str = "auto",
     workers: int | None = None,
     save_every: float = 60.0,
-    watch: Watch | None = None,
+    watch: Progress | None = None,
     tally: Tally | None = None,
 ) -> dict[str, str]:
     """Bring all runs to their end: stacked in one process per GPU, or in one process per core.
@@ -150,8 +150,8 @@ def execute(
 
 
 def _later(worker: Worker, tally: Tally) -> list[Shard]:
-    """What is still to be trained in the place of a worker that has ended.  Its unfinished runs are tried once more,
-    each in a process of its own, so that the one that kills its process cannot take others with it."""
+    """The runs to retry after a worker has ended.  Each gets a process of its own, so that a run that kills its process
+    does not stop others."""
     lost = [run for run in worker.shard if run[0] not in tally.failed and not finished(Path(run[0]))]
     how = tally.ended[worker.number]
     if lost:
@@ -161,13 +161,15 @@ def _later(worker: Worker, tally: Tally) -> list[Shard]:
         tally.failed |= {path: how for path, _ in lost}
         return list(worker.later)
     if lost:
-        tally.notes.append(f"A worker did not finish ({how}); {len(lost)} runs of its are tried again one by one.")
+        tally.notes.append(
+            f"A worker did not finish ({how}); its {len(lost)} unfinished runs are tried again, one by one."
+        )
     return [[run] for run in lost]
 
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """What is started inside hears neither Ctrl-C nor SIGTERM, from its first moment: who started it passes them on."""
+    """Processes started inside never receive Ctrl-C or SIGTERM; this process passes them on."""
     resource_tracker.ensure_running()  # which would let them through again
     if not hasattr(signal, "pthread_sigmask"):  # Windows: there it does so itself
         yield
@@ -198,7 +200,7 @@ def share(folders: Sequence[RunFolder], device: str, workers: int | None) -> lis
 
 
 def _serve(number: int, shard: Shard, device: str, save_every: float, line: Any) -> None:
-    """A worker's process: it ends when it is told to stop, or when nobody is left to tell it."""
+    """A worker's process: it ends when it is asked to stop, or when its parent is gone."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stop = Stop()
@@ -223,11 +225,8 @@ def work(
     tell: Callable[[Any], None],
     stop: Stop | None = None,
 ) -> None:
-    """One worker: its runs stacked; should the stack break, each run by itself, so that one cannot harm another.  Runs
-    that another process is training are waited for, and taken over if it does not finish them."""
-    import torch
-
-    torch.set_num_threads(1)
+    """One worker trains its runs stacked, and if that fails each by itself.  It waits for runs that another process
+    is training, and takes them over if that process does not finish them."""
     last = 0.0
     over: set[str] = set()  # failed
     busy: dict[str, RunFolder] = {}
@@ -293,7 +292,7 @@ def work(
 
 
 def execute_on_ray(
-    folders: Sequence[RunFolder], *, address: str | None = None, save_every: float = 60.0, watch: Watch | None = None
+    folders: Sequence[RunFolder], *, address: str | None = None, save_every: float = 60.0, watch: Progress | None = None
 ) -> dict[str, str]:
     """The same on a Ray cluster: one task per shard, the folders on storage that all its machines see."""
     if address is None and "RAY_ADDRESS" not in os.environ:  # a cluster of this machine listens to it alone
@@ -337,7 +336,7 @@ def execute_on_ray(
         raise Interrupted(heard[0])
     for number, shard in enumerate(shards):
         lost = (path for path, _ in shard if path not in tally.failed and not finished(Path(path)))
-        tally.failed |= {path: tally.ended.get(number, "its task ended without a word") for path in lost}
+        tally.failed |= {path: tally.ended.get(number, "its task ended without a message") for path in lost}
     return tally.failed
 
 

@@ -43,7 +43,7 @@ def plan(
     `harvest` may be a charging probability, or a description such as `markov:0.3,10`.  `session`, `capacity`,
     `initial`, `samples` and the costs are one figure for all clients or one per client.  Updates count by `samples`,
     those that a session uses (`Problem.samples`); without them they count alike."""
-    run = Run(
+    run = Planning(
         policy,
         harvest,
         clients,
@@ -61,8 +61,8 @@ def plan(
     return run.schedule()
 
 
-class Run:
-    """One planning run that can be watched: iterate `steps()`, look at `world` in between, ask for the schedule."""
+class Planning:
+    """A plan in the making, slot by slot: iterate `steps()`, look at `world` in between, ask for the schedule."""
 
     def __init__(
         self,

@@ -207,14 +207,6 @@ class Schedule:
         spent: Floats = self.sessions.spent / UNIT
         return np.asarray(np.bincount(self.sessions.client, spent, self.clients), np.float64)
 
-    def harvested_by_client(self) -> Floats:
-        """Units, the initial charge included."""
-        return self.spent_by_client() + (self.energy.level + self.energy.overflow) / UNIT
-
-    def spent_per_slot(self) -> Floats:
-        """Units spent by the whole fleet in every slot."""
-        return np.diff(self.energy.spent, prepend=0) / UNIT
-
     def wasted(self) -> int:
         """Sessions whose update was never used, or only in a hub model that was discarded."""
         makers = np.repeat(self.versions.discarded, np.diff(self.versions.update_at))
@@ -268,9 +260,9 @@ class Schedule:
     def differences(self, other: Schedule) -> list[str]:
         """Names of what differs: keys of `meta`, then columns."""
         keys = sorted(set(self.meta) | set(other.meta))
-        found = [f"meta.{key}" for key in keys if self.meta.get(key) != other.meta.get(key)]
+        differing = [f"meta.{key}" for key in keys if self.meta.get(key) != other.meta.get(key)]
         theirs = other.arrays()
-        return found + [name for name, mine in self.arrays().items() if not np.array_equal(mine, theirs[name])]
+        return differing + [name for name, mine in self.arrays().items() if not np.array_equal(mine, theirs[name])]
 
     def __repr__(self) -> str:
         return (

@@ -104,22 +104,22 @@ def number(value: Any) -> str:
 
 def warnings(*trials: dict[str, Any]) -> list[str]:
     """What a person should know before training on a schedule, or on those of several trials of one policy."""
-    found = []
-    narrow = [one for one in trials if one["aggregations"] and one["chains"]["coverage_min"] < one["participants"]]
+    texts: list[str] = []
+    narrow = [plan for plan in trials if plan["aggregations"] and plan["chains"]["coverage_min"] < plan["participants"]]
     if narrow:
-        worst = min(narrow, key=lambda one: float(one["chains"]["coverage_min"] / one["participants"]))
-        found.append(
+        worst = min(narrow, key=lambda plan: float(plan["chains"]["coverage_min"] / plan["participants"]))
+        texts.append(
             f"{_trials(narrow, trials)} a chain has met only {worst['chains']['coverage_min']} of the "
             f"{worst['participants']} clients that took part{' (at worst)' * (len(narrow) > 1)}: chains that never mix "
             "learn from a part of the data (try rotation=spread and relay_mix=0.5, or pipecycle+)."
         )
-    idle = [one for one in trials if not one["aggregations"]]
+    idle = [plan for plan in trials if not plan["aggregations"]]
     if idle:
-        found.append(
+        texts.append(
             f"{_trials(idle, trials)} nothing was aggregated: too few slots or too little energy for a session and its "
             "report."
         )
-    return [text.strip()[0].upper() + text.strip()[1:] for text in found]
+    return [text.strip()[0].upper() + text.strip()[1:] for text in texts]
 
 
 def _trials(some: Sequence[Any], trials: Sequence[Any]) -> str:

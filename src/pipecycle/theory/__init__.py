@@ -26,7 +26,7 @@ from pipecycle.theory.rates import (
     expected_events,
     saturation,
 )
-from pipecycle.theory.stability import Steps, contraction, stable_curvature, steps, varying_limit
+from pipecycle.theory.stability import Steps, stable_curvature, steps
 from pipecycle.theory.system import Constants, System
 
 __all__ = [
@@ -37,7 +37,6 @@ __all__ = [
     "best_step",
     "best_whole_groups",
     "chain_coverage",
-    "contraction",
     "corollary",
     "energy_rate",
     "event_rate",
@@ -55,6 +54,5 @@ __all__ = [
     "step_limit",
     "steps",
     "theorem",
-    "varying_limit",
     "zeta",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from math import isfinite, nan, sqrt
+from math import isfinite, nan
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from attrs import frozen
 from torch import Tensor
 
 from pipecycle.errors import InputError
+from pipecycle.results import standard_error
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.theory.system import Constants
 from pipecycle.train.models import split as unflatten
@@ -56,18 +57,18 @@ class Learnt:
         self._images, self._labels = on_device(problem.task.x_train, problem.task.y_train, device, dtype)
         self._module = deepcopy(problem.module).to(device=device, dtype=dtype)
         self._names = [name for name, _ in self._module.named_parameters()]
-        self._decay = problem.recipe.sgd.weight_decay
+        self._decay = problem.training.sgd.weight_decay
         self.holds = [torch.from_numpy(mine).to(device) for mine in problem.split]
 
     def loss(self, x: Tensor, samples: Tensor) -> Tensor:
         weights = dict(zip(self._names, unflatten(self._module, x), strict=True))
         logits = torch.func.functional_call(self._module, weights, (self._images[samples],))
-        found = torch.nn.functional.cross_entropy(logits, self._labels[samples])
-        return found + self._decay / 2 * x.square().sum() if self._decay else found
+        mean = torch.nn.functional.cross_entropy(logits, self._labels[samples])
+        return mean + self._decay / 2 * x.square().sum() if self._decay else mean
 
 
 @frozen
-class Estimate:
+class Constant:
     """A constant, with an error bar."""
 
     value: float
@@ -81,7 +82,7 @@ class Estimate:
 
 
 @frozen(eq=False)
-class Look:
+class Snapshot:
     """What one model shows; heterogeneity as (largest, mean) over the groups, the others over clients."""
 
     loss: float
@@ -145,23 +146,23 @@ def curvature(
             return Curvature(nan, nan, nan)
         values, directions = np.linalg.eigh(inner[: last + 1, : last + 1])
         widest = int(np.argmax(np.abs(values)))
-        found = Curvature(
+        ends = Curvature(
             magnitude=float(abs(values[widest])),
             top=float(values[-1]),
             residual=rest * float(np.abs(directions[-1, [widest, -1]]).max()),
         )
-        settled = last >= LEAST and found.residual <= tolerance * found.magnitude
-        if settled or rest <= noise * found.magnitude or last + 1 == vectors:
+        settled = last >= LEAST and ends.residual <= tolerance * ends.magnitude
+        if settled or rest <= noise * ends.magnitude or last + 1 == vectors:
             break
         basis[last + 1] = h / rest
         inner[last, last + 1] = inner[last + 1, last] = rest
-    return found
+    return ends
 
 
 def client_gradients(objective: Objective, x: Tensor) -> tuple[Floats, Tensor]:
     """f_i(x) and grad f_i(x) of every client, one row each."""
-    found = [gradient(objective, x, mine) for mine in objective.holds]
-    return np.array([loss for loss, _ in found]), torch.stack([slope for _, slope in found])
+    pairs = [gradient(objective, x, mine) for mine in objective.holds]
+    return np.array([loss for loss, _ in pairs]), torch.stack([slope for _, slope in pairs])
 
 
 def heterogeneity(gradients: Tensor, member: Floats) -> tuple[Floats, Floats]:
@@ -209,7 +210,7 @@ def squared_weights(schedule: Schedule) -> Floats:
     return np.asarray(squares[total > 0] / total[total > 0] ** 2)
 
 
-def look(
+def take_snapshot(
     objective: Objective,
     x: Tensor,
     member: Floats,
@@ -219,7 +220,7 @@ def look(
     *,
     replacement: bool = False,
     step: Step = lambda: None,
-) -> Look:
+) -> Snapshot:
     """Everything about one model; noise (of batches of so many samples) and smoothness are those of some clients."""
     clients, size = len(objective.holds), x.numel()
     if 4 * clients * size > MEMORY:
@@ -241,41 +242,41 @@ def look(
         everybody = everybody[torch.from_numpy(drawn).to(x.device)]
     whole = curvature(objective, x, everybody, start)
     step()
-    return Look(
+    return Snapshot(
         loss=float(losses.mean()),
         gradient2=float(slopes.mean(0).double().square().sum()),
-        smoothness=_spread([one.magnitude for one in smooth]),
+        smoothness=_spread([end.magnitude for end in smooth]),
         curvature=whole.top,
-        residual=max(one.residual for one in (whole, *smooth)),
+        residual=max(end.residual for end in (whole, *smooth)),
         sigma2=_spread(rough),
         alpha=_spread(alpha),
         beta=_spread(beta),
     )
 
 
-def estimates(looks: Sequence[Look], squares: Floats) -> dict[str, Estimate]:
+def estimates(snapshots: Sequence[Snapshot], squares: Floats) -> dict[str, Constant]:
     """The constants by the names of `Constants`; the first look is at x_0, `squares` as from `squared_weights`.
 
     All are the largest seen but f(x_0) - f*, which is the smallest it can be: f* is at most the lowest loss seen.  At a
     model nothing is left to chance: L is from below, the others are exact.  So each is at most the true constant, which
     holds for all models and clients, and the bounds are too small if anything."""
-    found: dict[str, Estimate] = {}
+    known: dict[str, Constant] = {}
     for name, field in (("L", "smoothness"), ("sigma2", "sigma2"), ("alpha", "alpha"), ("beta", "beta")):
-        pairs = np.array([getattr(one, field) for one in looks])
+        pairs = np.array([getattr(snapshot, field) for snapshot in snapshots])
         error = _standard_error(pairs[:, 1])
-        kind = f"standard error over {len(looks)} model{'s' * (len(looks) > 1)}"
-        found[name] = Estimate(float(pairs[:, 0].max()), LARGEST, float(pairs[:, 1].mean()), error, kind)
+        kind = f"standard error over {len(snapshots)} model{'s' * (len(snapshots) > 1)}"
+        known[name] = Constant(float(pairs[:, 0].max()), LARGEST, float(pairs[:, 1].mean()), error, kind)
     kind = f"standard error over {len(squares):,} group{'s' * (len(squares) > 1)}"
-    found["omega2"] = Estimate(float(squares.max()), LARGEST, float(squares.mean()), _standard_error(squares), kind)
-    first, least = looks[0].loss, min(one.loss for one in looks)
+    known["omega2"] = Constant(float(squares.max()), LARGEST, float(squares.mean()), _standard_error(squares), kind)
+    first, least = snapshots[0].loss, min(snapshot.loss for snapshot in snapshots)
     which, kind = f"smallest: f* = {least:.3g}, the lowest loss seen", "half the way to f* = 0, the lowest possible"
-    found["f0_gap"] = Estimate(first - least, which, first - least / 2, least / 2, kind)
-    return found
+    known["f0_gap"] = Constant(first - least, which, first - least / 2, least / 2, kind)
+    return known
 
 
-def constants(found: dict[str, Estimate]) -> Constants:
+def constants(known: dict[str, Constant]) -> Constants:
     """As the bounds take them."""
-    return Constants(**{name: estimate.value for name, estimate in found.items()})
+    return Constants(**{name: estimate.value for name, estimate in known.items()})
 
 
 def _direction(trial: int, x: Tensor) -> Tensor:
@@ -288,4 +289,5 @@ def _spread(values: Sequence[float] | Floats) -> tuple[float, float]:
 
 
 def _standard_error(values: Floats) -> float:
-    return float(np.std(values, ddof=1) / sqrt(len(values))) if len(values) > 1 else nan
+    error = standard_error(values)
+    return nan if error is None else error

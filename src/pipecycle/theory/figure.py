@@ -50,7 +50,7 @@ def draw(studies: Sequence[Study]) -> Figure:
 def _axis(pane: Axes, study: Study) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator
 
-    ticks = sorted({plan.groups for plan in study.plans} | {one.system.G for one in study.measured})
+    ticks = sorted({plan.groups for plan in study.plans} | {run.system.G for run in study.measured})
     pane.set_xscale("log")
     if len(ticks) > 8:
         ticks = [tick for tick in ticks if tick in (1, 2, 3, 5, 10, 20, 40, 100)] or ticks[:: len(ticks) // 6]
@@ -76,7 +76,7 @@ def _gradient(pane: Axes, study: Study) -> None:
     if trivial > 0:  # else f(x_0) - f* is not known
         pane.plot(x, [row["at_best_step"] for row in rows], "--", color=PAPER, label="bound, best step size")
         pane.axhline(trivial, color=TRIVIAL, linestyle=":", label="smoothness alone")
-    points = [(one.system.G, one.gradient2) for one in study.measured]
+    points = [(run.system.G, run.gradient2) for run in study.measured]
     if points:
         pane.plot(*zip(*points, strict=True), "o", color=MEASURED, ms=4, label="measured minimum")
     pane.set_yscale("log")
@@ -95,7 +95,7 @@ def _events(pane: Axes, study: Study) -> None:
         y = [rates.expected_events(plan.system, kind) for plan in study.plans]
         pane.plot(x, y, stroke, color=PAPER, label=f"$S_{{tot}}\\,r$, {kind}")
     pane.plot(x, [plan.aggregations for plan in study.plans], "o-", color=PLANNED, ms=4, mfc="white", label="planned")
-    points = [(one.system.G, one.events["measured"]) for one in study.measured]
+    points = [(run.system.G, run.events["measured"]) for run in study.measured]
     if points:
         pane.plot(*zip(*points, strict=True), ".", color=MEASURED, ms=5, label="in the runs")
     pane.set_yscale("log")
@@ -123,13 +123,13 @@ def _rounds(pane: Axes, study: Study) -> None:
 
 
 def _perturbation(pane: Axes, study: Study) -> None:
-    subject = sorted((one for one in study.measured if one.compared), key=lambda one: one.system.G)
-    last = [one.points[-1] for one in subject]
-    x = [one.system.G for one in subject]
-    for key, stroke, point in (("as_printed", ":", "v"), ("consistent", "--", "^"), ("counted", "-", "+")):
-        y = [one.lemma_2[key] if one.lemma_2 else 0.0 for one in last]
-        pane.plot(x, y, stroke, marker=point, ms=4, lw=0.8, color=PAPER, label=f"Lemma 2, {key.replace('_', ' ')}")
-    pane.plot(x, [one.perturbation2 for one in last], "o", color=MEASURED, ms=4, label="measured at the end")
+    subject = sorted((run for run in study.measured if run.compared), key=lambda run: run.system.G)
+    last = [run.points[-1] for run in subject]
+    x = [run.system.G for run in subject]
+    for key, stroke, marker in (("as_printed", ":", "v"), ("consistent", "--", "^"), ("counted", "-", "+")):
+        y = [point.lemma_2[key] if point.lemma_2 else 0.0 for point in last]
+        pane.plot(x, y, stroke, marker=marker, ms=4, lw=0.8, color=PAPER, label=f"Lemma 2, {key.replace('_', ' ')}")
+    pane.plot(x, [point.perturbation2 for point in last], "o", color=MEASURED, ms=4, label="measured at the end")
     pane.set_yscale("symlog", linthresh=1.0)
     pane.set_ylim(bottom=0)
     pane.set_title(r"perturbation $\|z - x\|^2$", loc="left")
@@ -142,17 +142,17 @@ def _curvature(pane: Axes, study: Study) -> None:
         x = [plan.groups for plan in study.plans]
         limit = [plan.stable_curvature for plan in study.plans]
         pane.plot(x, limit, "s--", color=PAPER, ms=3, label="stable below")
-    for place, one in enumerate(study.measured):
-        low, high = min(one.curvatures), max(one.curvatures)
+    for place, run in enumerate(study.measured):
+        low, high = min(run.curvatures), max(run.curvatures)
         label = "measured, at $x_0$ and range" if not place else None
-        pane.errorbar([one.system.G], [one.curvatures[0]], [[one.curvatures[0] - low], [high - one.curvatures[0]]],
+        pane.errorbar([run.system.G], [run.curvatures[0]], [[run.curvatures[0] - low], [high - run.curvatures[0]]],
                       fmt="o", ms=4, color=MEASURED, capsize=2, linewidth=0.8, label=label)  # fmt: skip
     pane.set_yscale("log")
     pane.set_title("curvature", loc="left")
 
 
 def _loss(pane: Axes, study: Study) -> None:
-    _dots(pane, study, lambda one: one.peak_loss / one.start_loss, "largest loss / initial loss")
+    _dots(pane, study, lambda run: run.peak_loss / run.start_loss, "largest loss / initial loss")
     pane.axhline(1.0, color=PAPER, linestyle=":")
     pane.set_yscale("log")
     pane.set_title("loss on the way", loc="left")
@@ -160,9 +160,9 @@ def _loss(pane: Axes, study: Study) -> None:
 
 def _accuracy(pane: Axes, study: Study) -> None:
     style: Style = styles(1)[0]
-    for one in study.measured:
+    for run in study.measured:
         label = None if pane.get_legend_handles_labels()[0] else "± standard error by the test samples"
-        pane.errorbar([one.system.G], [one.accuracy], [one.accuracy_error], fmt=style.point, ms=4, color=MEASURED,
+        pane.errorbar([run.system.G], [run.accuracy], [run.accuracy_error], fmt=style.point, ms=4, color=MEASURED,
                       capsize=2, linewidth=0.8, label=label)  # fmt: skip
     advice = study.advice
     if advice is not None and advice.groups is not None:
@@ -171,5 +171,5 @@ def _accuracy(pane: Axes, study: Study) -> None:
 
 
 def _dots(pane: Axes, study: Study, value: Callable[[Measured], float], label: str) -> None:
-    points = [(one.system.G, value(one)) for one in study.measured]
+    points = [(run.system.G, value(run)) for run in study.measured]
     pane.plot(*zip(*points, strict=True), "o", color=MEASURED, ms=4, label=label)

@@ -14,21 +14,22 @@ from attrs import frozen
 from torch import Tensor
 
 from pipecycle.errors import InputError
-from pipecycle.report.records import Metrics, Record
-from pipecycle.runs.run import prepare
+from pipecycle.results import Metrics, sampling_error
+from pipecycle.runs.records import Record
+from pipecycle.runs.run import problem_of
 from pipecycle.schedule.ancestry import mean
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.theory import bounds, rates
 from pipecycle.theory.estimate import (
-    Estimate,
+    Constant,
     Learnt,
-    Look,
+    Snapshot,
     client_gradients,
     constants,
     estimates,
-    look,
     memberships,
     squared_weights,
+    take_snapshot,
 )
 from pipecycle.theory.plans import SUBJECT, system_of
 from pipecycle.theory.rates import KINDS
@@ -85,7 +86,7 @@ class Measured:
     system: System
     applies: bool
     """Whether the bounds are about this run at all: PipeCycle as in the paper, plain SGD."""
-    constants: dict[str, Estimate]
+    constants: dict[str, Constant]
     points: tuple[Point, ...]
     events: dict[str, float]
     """measured; printed and corrected where the paper's rates are about the policy."""
@@ -135,13 +136,13 @@ class Measured:
 
     def figures(self) -> dict[str, Any]:
         """For `--json`."""
-        found: dict[str, Any] = attrs.asdict(self)
+        out: dict[str, Any] = attrs.asdict(self)
         limit = self.stable_curvature
         bound = self.theorem
-        found["system"]["d_max"] = self.system.d_max
-        found["theorem"] = {"value": bound.value, "vacuous": bound.vacuous, "measured": self.gradient2}
-        found["stability"] = {"limit": limit, "start": self.curvatures[0], "largest": max(self.curvatures)}
-        return found
+        out["system"]["d_max"] = self.system.d_max
+        out["theorem"] = {"value": bound.value, "vacuous": bound.vacuous, "measured": self.gradient2}
+        out["stability"] = {"limit": limit, "start": self.curvatures[0], "largest": max(self.curvatures)}
+        return out
 
 
 def measure(
@@ -153,7 +154,7 @@ def measure(
     device: str = "auto",
     progress: Progress = lambda what, share: None,
 ) -> Measured:
-    """Look at `models` models of a run, x_0 and the last included; noise and smoothness are those of `clients`
+    """Snapshot at `models` models of a run, x_0 and the last included; noise and smoothness are those of `clients`
     clients, drawn again for each model."""
     if record.config is None or record.metrics is None or record.ended is None:
         raise InputError(f"{record.path}: is not a finished run, so there is nothing to measure")
@@ -161,7 +162,7 @@ def measure(
     events = _events(schedule, int(record.metrics.slot[-1]), models)
     if len(events) < 2:
         raise InputError(f"{record.path}: has no aggregation, so there is nothing to measure")
-    _, learnt = prepare(record.config)
+    learnt = problem_of(record.config)
     ancestry = schedule.ancestry
     recipes: list[Recipe] = []
     for event in events:
@@ -175,7 +176,7 @@ def measure(
     with steady("fp32"):
         objective = Learnt(learnt, pick_device(device))
         member = memberships(schedule)
-        looks, views = [], []
+        snapshots, views = [], []
         done, total = 0, len(events) * (clients + 4)
 
         def step(count: int = 1) -> None:
@@ -185,39 +186,39 @@ def measure(
 
         for event, (x, reference, perturbation, update) in zip(events, rows, strict=True):
             order = streams(schedule.trial)("theory-clients", event).permutation(schedule.clients)
-            one = look(
+            snapshot = take_snapshot(
                 objective,
                 x,
                 member,
                 order[:clients].tolist(),
-                learnt.recipe.batch,
+                learnt.training.batch,
                 schedule.trial,
-                replacement=learnt.recipe.replacement,
+                replacement=learnt.training.replacement,
                 step=step,
             )
-            if not (isfinite(one.loss) and isfinite(one.gradient2) and isfinite(one.smoothness[0])):
+            if not (isfinite(snapshot.loss) and isfinite(snapshot.gradient2) and isfinite(snapshot.smoothness[0])):
                 break  # it has diverged: what is left are no models
-            looks.append(one)
+            snapshots.append(snapshot)
             views.append((_whole(objective, reference), _whole(objective, x + perturbation), perturbation, update))
             step(2)
-    events = events[: len(looks)]
-    found = estimates(looks, squared_weights(schedule))
+    events = events[: len(snapshots)]
+    known = estimates(snapshots, squared_weights(schedule))
     system = system_of(schedule, record.config)
-    plain = learnt.recipe.sgd.plain and train.lr_decay == 1.0
+    plain = learnt.training.sgd.plain and train.lr_decay == 1.0
     applies = plain and schedule.policy == "pipecycle" and schedule.meta["settings"].get("relay_mix", 1.0) == 1.0
     predicted = {kind: rates.expected_events(system, kind) for kind in KINDS}
     metrics = record.metrics
     accuracy = float(metrics.accuracy[metrics.at_budget])
     taken = steps(schedule)
-    losses = [one.loss for one in looks]
+    losses = [snapshot.loss for snapshot in snapshots]
     return Measured(
         label=label,
         policy=schedule.policy,
         trial=schedule.trial,
         system=system,
         applies=applies,
-        constants=found,
-        points=tuple(_points(schedule, system, found, events, looks, views, applies)),
+        constants=known,
+        points=tuple(_points(schedule, system, known, events, snapshots, views, applies)),
         events={"measured": float(ancestry.events)} | (predicted if schedule.policy in SUBJECT else {}),
         depth=int(ancestry.depths.max()),
         ancestry_max=int(ancestry.ancestry_max or 0),
@@ -225,8 +226,8 @@ def measure(
         staleness=mean(taken.update_lag) or 0.0,
         step=mean(taken.step) or 1.0,
         accuracy=accuracy,
-        accuracy_error=float(np.sqrt(accuracy * (100 - accuracy) / len(learnt.split.test))),
-        start_loss=looks[0].loss,
+        accuracy_error=sampling_error(accuracy, len(learnt.split.test)),
+        start_loss=snapshots[0].loss,
         peak_loss=inf if record.ended == "diverged" else max(float(np.nanmax(metrics.loss, initial=0.0)), *losses),
         blew_up=record.ended == "diverged" or blew_up(metrics, losses),
     )
@@ -272,17 +273,17 @@ def _whole(objective: Learnt, x: Tensor) -> tuple[float, float]:
 def _points(
     schedule: Schedule,
     system: System,
-    found: dict[str, Estimate],
+    estimated: dict[str, Constant],
     events: list[int],
-    looks: list[Look],
+    snapshots: list[Snapshot],
     views: list[tuple[tuple[float, float], tuple[float, float], Tensor, Tensor]],
     applies: bool,
 ) -> list[Point]:
-    ancestry, known = schedule.ancestry, constants(found)
+    ancestry, known = schedule.ancestry, constants(estimated)
     points, largest = [], 0.0
-    for event, one, (reference, virtual, perturbation, update) in zip(events, looks, views, strict=True):
+    for event, snapshot, (reference, virtual, perturbation, update) in zip(events, snapshots, views, strict=True):
         depth = int(ancestry.depths[ancestry.event_versions[event]])
-        largest = max(largest, one.gradient2, reference[1])
+        largest = max(largest, snapshot.gradient2, reference[1])
         lemma_2 = {
             "as_printed": bounds.lemma_2(system, known, largest),
             "consistent": bounds.lemma_2(system, known, largest, "consistent"),
@@ -294,10 +295,10 @@ def _points(
                 slot=int(ancestry.event_slots[event]),
                 depth=depth,
                 others=event - depth,
-                loss=one.loss,
-                gradient2=one.gradient2,
-                curvature=one.curvature,
-                residual=one.residual,
+                loss=snapshot.loss,
+                gradient2=snapshot.gradient2,
+                curvature=snapshot.curvature,
+                residual=snapshot.residual,
                 update2=float(update.double().square().sum()),
                 lemma_1=bounds.lemma_1(system, known, reference[1]) if applies and event else None,
                 perturbation2=float(perturbation.double().square().sum()),

@@ -16,9 +16,9 @@ from attrs import frozen
 from pipecycle.errors import InputError
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.policies.steps import stability_limit
-from pipecycle.report.tables import paired
+from pipecycle.results import paired
 from pipecycle.runs.config import Config
-from pipecycle.runs.run import planning
+from pipecycle.runs.planning import planning
 from pipecycle.schedule.ancestry import mean
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.theory import rates
@@ -97,7 +97,7 @@ def plan_at(config: Config, groups: int, tick: Callable[[], None] = lambda: None
     """Plan a configuration with that many groups; `tick` is called after every slot."""
     if "groups" not in parameters(policy_class(config.policy)):
         raise InputError(f"{config.policy} has no groups: the theory is about schedulers that have")
-    run = planning(config, {**config.settings, "groups": groups})
+    run = planning(config.changed({"groups": groups}))
     for _ in run.steps():
         tick()
     return planned(run.schedule(), config)
@@ -134,16 +134,16 @@ def recommend(plans: Sequence[Planned], curvature: float | None = None) -> Advic
     Out are those whose stale updates are not known to be stable (`curvature` is what was measured, if it was), then
     those with a chain that has not met everybody, then those with fewer rounds than the best.  Of the rest, the one
     with most of the paid sessions in the served model, which is also the one with the largest groups."""
-    alive = [one for one in plans if one.aggregations]
+    alive = [plan for plan in plans if plan.aggregations]
     if not alive:
         return Advice(None, "Nothing is aggregated at any of these G: too few slots or too little energy.", "planned")
     out: list[str] = []
-    pool = _sift(alive, lambda one: _stable(one, curvature), _unstable, out)
-    pool = _sift(pool, lambda one: one.coverage >= ENOUGH * one.participants, _narrow, out)
-    most = max(one.rounds for one in pool)
-    pool = _sift(pool, lambda one: one.rounds >= ENOUGH * most, _slow, out)
-    best = max(pool, key=lambda one: (round(one.share, 2), one.group_size or 0.0, -one.groups))
-    out += [f"G = {one.groups}: {100 * one.share:.0f} % of the sessions" for one in pool if one is not best]
+    pool = _sift(alive, lambda plan: _stable(plan, curvature), _unstable, out)
+    pool = _sift(pool, lambda plan: plan.coverage >= ENOUGH * plan.participants, _narrow, out)
+    most = max(plan.rounds for plan in pool)
+    pool = _sift(pool, lambda plan: plan.rounds >= ENOUGH * most, _slow, out)
+    best = max(pool, key=lambda plan: (round(plan.share, 2), plan.group_size or 0.0, -plan.groups))
+    out += [f"G = {plan.groups}: {100 * plan.share:.0f} % of the sessions" for plan in pool if plan is not best]
     reason = (
         f"Every chain meets at least {best.coverage} of {best.participants} participants; the served model has "
         f"{best.rounds:,.0f} rounds behind it and holds {100 * best.share:.0f} % of the sessions, "
@@ -172,18 +172,18 @@ def recommend_measured(
         return Advice(best, said + f"G = {best} is ahead by more than the noise.", "measured")
     first, last = sorted(close)[:-1], max(close)
     names = f"{', '.join(map(str, first))} and {last}"
-    advice = recommend([one for one in plans if one.groups in close], curvature)
+    advice = recommend([plan for plan in plans if plan.groups in close], curvature)
     if advice.groups is None:
         return Advice(best, said + f"G = {names} are within the noise of each other.", "measured")
     said += f"G = {names} are within the noise of each other; of these by the plan: "
     return Advice(advice.groups, said + advice.reason[0].lower() + advice.reason[1:], "measured")
 
 
-def figures(one: Planned) -> dict[str, Any]:
+def figures(plan: Planned) -> dict[str, Any]:
     """For `--json`."""
-    found = attrs.asdict(one)
-    found.pop("system")
-    return {"groups": one.groups} | found
+    out = attrs.asdict(plan)
+    out.pop("system")
+    return {"groups": plan.groups} | out
 
 
 def _close(best: dict[int, tuple[float, float]], other: dict[int, tuple[float, float]]) -> bool:
@@ -191,34 +191,36 @@ def _close(best: dict[int, tuple[float, float]], other: dict[int, tuple[float, f
     gap = paired(*values)
     if gap is not None and gap.low is not None:
         return gap.low <= 0
-    one, two = (np.array(list(runs.values())) for runs in (best, other))
-    return bool(one[:, 0].mean() - two[:, 0].mean() <= 1.96 * np.hypot(one[:, 1].mean(), two[:, 1].mean()))
+    ours, theirs = (np.array(list(runs.values())) for runs in (best, other))
+    return bool(ours[:, 0].mean() - theirs[:, 0].mean() <= 1.96 * np.hypot(ours[:, 1].mean(), theirs[:, 1].mean()))
 
 
 def _sift(
     pool: list[Planned], keep: Callable[[Planned], bool], why: Callable[[Planned], str], out: list[str]
 ) -> list[Planned]:
     """Those that pass, or the best there is where nobody does."""
-    kept = [one for one in pool if keep(one)]
+    kept = [plan for plan in pool if keep(plan)]
     if not kept:
-        kept = [min(pool, key=lambda one: (one.staleness or 0.0, one.participants - one.coverage, one.groups))]
-    out += [why(one) for one in pool if one not in kept]
+        kept = [min(pool, key=lambda plan: (plan.staleness or 0.0, plan.participants - plan.coverage, plan.groups))]
+    out += [why(plan) for plan in pool if plan not in kept]
     return kept
 
 
-def _stable(one: Planned, curvature: float | None) -> bool:
+def _stable(plan: Planned, curvature: float | None) -> bool:
     if curvature is None:
-        return one.step <= stability_limit(one.staleness or 0.0)
-    return curvature <= one.stable_curvature
+        return plan.step <= stability_limit(plan.staleness or 0.0)
+    return curvature <= plan.stable_curvature
 
 
-def _unstable(one: Planned) -> str:
-    return f"G = {one.groups}: stale by {one.staleness:.2g} versions, stable below curvature {one.stable_curvature:.2g}"
+def _unstable(plan: Planned) -> str:
+    return (
+        f"G = {plan.groups}: stale by {plan.staleness:.2g} versions, stable below curvature {plan.stable_curvature:.2g}"
+    )
 
 
-def _narrow(one: Planned) -> str:
-    return f"G = {one.groups}: a chain meets {one.coverage} of {one.participants}"
+def _narrow(plan: Planned) -> str:
+    return f"G = {plan.groups}: a chain meets {plan.coverage} of {plan.participants}"
 
 
-def _slow(one: Planned) -> str:
-    return f"G = {one.groups}: {one.rounds:,.0f} rounds"
+def _slow(plan: Planned) -> str:
+    return f"G = {plan.groups}: {plan.rounds:,.0f} rounds"

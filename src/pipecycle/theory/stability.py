@@ -22,33 +22,6 @@ from pipecycle.world.lineage import Floats
 from pipecycle.world.streams import Ints
 
 
-def errors(part: float, lag: int, count: int) -> Floats:
-    """`count` errors of the recursion with s m = `part`, from an error of 1 that has lasted."""
-    past = np.ones(lag + 1 + count)
-    for k in range(lag + 1, len(past)):
-        past[k] = past[k - 1] - part * past[k - 1 - lag]
-    return past[lag + 1 :]
-
-
-def growth(part: float, lag: int) -> float:
-    """By how much the error grows per version in the long run: the largest root of z^(l+1) - z^l + s m."""
-    polynomial = np.zeros(lag + 2)
-    polynomial[[0, 1]] = 1.0, -1.0
-    polynomial[-1] += part
-    return float(np.abs(np.roots(polynomial)).max())
-
-
-def varying_limit(lag: int) -> float:
-    """What steps that vary from version to version may go up to: (3/2 + 1/(2 (l+1))) / (l+1), by a criterion that is
-    sufficient (Erbe, Xia and Yu 1995); never below 0.875 of the limit for a constant step."""
-    return (1.5 + 0.5 / (lag + 1)) / (lag + 1)
-
-
-def contraction(curvature: float, B: int = 20, gamma: float = 0.05) -> float:
-    """m: the part of an error along a direction of that curvature that a session's B steps remove."""
-    return 1 - float((1 - gamma * curvature) ** B)
-
-
 def stable_curvature(lag: float, B: int = 20, gamma: float = 0.05, step: float = 1.0) -> float:
     """The curvature above which a model updated with such a lag and step is unstable.
 
@@ -102,10 +75,10 @@ def steps(schedule: Schedule) -> Steps:
     Recipes are followed through versions that were never published (hub models, memories, hand-overs) down to
     published ones; of several sessions in a line the first counts, the others start from its result."""
     known = _Recipes(schedule)
-    found = [known.step(number, version) for number, version in enumerate(schedule.publications.version.tolist())]
+    made = [known.step(number, version) for number, version in enumerate(schedule.publications.version.tolist())]
     kept = [
         (version, max(lags), weight, lags)
-        for version, (lags, weight) in zip(schedule.publications.version.tolist(), found, strict=True)
+        for version, (lags, weight) in zip(schedule.publications.version.tolist(), made, strict=True)
         if lags
     ]
     return Steps(
@@ -137,13 +110,13 @@ class _Recipes:
         updates: dict[int, list[float]] = {}  # weights by reference
         ahead = [(version, 1.0)]
         while ahead:
-            one, part = ahead.pop()
-            for k in range(self.base_at[one], self.base_at[one + 1]):
+            here, part = ahead.pop()
+            for k in range(self.base_at[here], self.base_at[here + 1]):
                 base, share = self.base[k], part * self.coefficient[k]
                 shares[base] = shares.get(base, 0.0) + share
                 if not self.published[base]:
                     ahead.append((base, share))
-            for k in range(self.update_at[one], self.update_at[one + 1]):
+            for k in range(self.update_at[here], self.update_at[here + 1]):
                 if self.published[self.reference[k]]:
                     updates.setdefault(self.reference[k], []).append(part * self.weight[k])
         lags: list[int] = []

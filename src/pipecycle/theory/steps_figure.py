@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas
+
 from pipecycle.errors import InputError
-from pipecycle.files import reason
 from pipecycle.policies.steps import LAG_STABLE, stability_limit
 from pipecycle.report.figures import SINGLE
 from pipecycle.report.styles import styles
+from pipecycle.results import Metrics
+from pipecycle.runs.parquet import Results, load
 
 if TYPE_CHECKING:
-    import pandas
     from matplotlib.figure import Figure
 
 Curves = Mapping[int, Mapping[float, float]]
@@ -23,42 +25,37 @@ Curves = Mapping[int, Mapping[float, float]]
 
 def read(path: Path) -> Curves:
     """Of a sweep's results.parquet, the runs with a fixed step: accuracy at the budget, the mean over trials."""
-    import pandas
-    from pyarrow import ArrowInvalid
-
-    try:
-        frame = pandas.read_parquet(io.BytesIO(path.read_bytes()))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({reason(error)})") from None
-    except ArrowInvalid:
-        raise InputError(f"{path}: cannot be read (it is not a Parquet file)") from None
-    missing = {"run", "policy.groups", "policy.step", "slot", "accuracy", "budget"} - set(frame.columns)
+    results = load(path)
+    missing = {"policy.groups", "policy.step", "slot", "accuracy", "budget"} - set(results.frame.columns)
     if missing:
         raise InputError(f"{path}: holds no runs with steps, the column {min(missing)} is missing")
-    return curves(frame)
+    return curves(results)
 
 
-def curves(frame: pandas.DataFrame) -> Curves:
+def curves(results: Results) -> Curves:
     """One figure for each step of each number of groups.  A step that is not stated is the default, 1."""
-    frame = frame[frame["policy.groups"].notna() & (frame["policy.step"] != LAG_STABLE)]
-    last = frame.sort_values(["run", "budget", "slot"]).groupby("run").tail(1)  # the budget's row, if there is one
-    last = last.assign(step=last["policy.step"].astype(float).fillna(1.0), groups=last["policy.groups"].astype(int))
-    if not len(last):
+    histories, runs = results.histories(), results.first
+    accuracies: dict[int, dict[float, list[float]]] = {}
+    for run in runs[runs["policy.groups"].notna() & (runs["policy.step"] != LAG_STABLE)].to_dict("records"):
+        shown = Metrics.of(histories[run["identity"]])
+        step = 1.0 if pandas.isna(run["policy.step"]) else float(run["policy.step"])
+        trials = accuracies.setdefault(int(run["policy.groups"]), {}).setdefault(step, [])
+        trials.append(float(shown.accuracy[shown.at_budget]))
+    if not accuracies:
         raise InputError("the results hold no run with a fixed step")
-    means = last.groupby(["groups", "step"], as_index=False)["accuracy"].mean()
-    out: dict[int, dict[float, float]] = {}
-    for groups, step, accuracy in means.itertuples(index=False):
-        out.setdefault(int(groups), {})[float(step)] = float(accuracy)
-    return out
+    return {
+        groups: {step: float(np.mean(trials)) for step, trials in sorted(steps.items())}
+        for groups, steps in sorted(accuracies.items())
+    }
 
 
-def draw(found: Curves) -> Figure:
+def draw(curves: Curves) -> Figure:
     """One line per G; the dashed line of the same colour is where its steps become unstable."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(SINGLE * 1.4, 2.9))
     pane = figure.subplots()
-    for style, (groups, points) in zip(styles(len(found)), sorted(found.items()), strict=True):
+    for style, (groups, points) in zip(styles(len(curves)), sorted(curves.items()), strict=True):
         limit = stability_limit(groups - 1)
         steps = sorted(points)
         pane.plot(steps, [points[step] for step in steps], marker=style.point, ms=3.5, color=style.ink,

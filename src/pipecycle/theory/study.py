@@ -13,8 +13,8 @@ from attrs import frozen
 
 from pipecycle.errors import InputError
 from pipecycle.policies.registry import parameters, policy_class
-from pipecycle.report.records import Record, load
 from pipecycle.runs.config import Config
+from pipecycle.runs.records import Record, load
 from pipecycle.theory import bounds, rates
 from pipecycle.theory.plans import SUBJECT, Advice, Planned, figures, recommend, recommend_measured
 from pipecycle.theory.rates import KINDS
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @frozen
-class Found:
+class LabelledRun:
     """A run to be measured, and what it is called beside the others."""
 
     record: Record
@@ -37,7 +37,7 @@ class Family:
     """Finished runs that differ by nothing but their groups and the trial."""
 
     config: Config
-    runs: tuple[Found, ...]
+    runs: tuple[LabelledRun, ...]
 
     @property
     def grouped(self) -> bool:
@@ -46,9 +46,7 @@ class Family:
     @property
     def groups(self) -> list[int]:
         """The numbers of groups that were run."""
-        return sorted(
-            {int(run.record.schedule.meta["settings"]["groups"]) for run in self.runs} if self.grouped else ()
-        )
+        return sorted({groups for run in self.runs if (groups := _groups(run.record)) is not None})
 
 
 @frozen
@@ -74,16 +72,16 @@ class Study:
     @property
     def curvature(self) -> float | None:
         """The largest along runs that did not blow up, if there are any; else that of x_0, which all runs share."""
-        calm = [max(one.curvatures) for one in self.measured if not one.blew_up]
-        return max(calm or [one.curvatures[0] for one in self.measured], default=None)
+        calm = [max(run.curvatures) for run in self.measured if not run.blew_up]
+        return max(calm or [run.curvatures[0] for run in self.measured], default=None)
 
     @property
     def advice(self) -> Advice | None:
         if not self.plans:
             return None
         accuracy: dict[int, dict[int, tuple[float, float]]] = {}
-        for one in self.measured:
-            accuracy.setdefault(one.system.G, {})[one.trial] = (one.accuracy, one.accuracy_error)
+        for run in self.measured:
+            accuracy.setdefault(run.system.G, {})[run.trial] = (run.accuracy, run.accuracy_error)
         if len(accuracy) > 1:
             return recommend_measured(accuracy, self.plans, self.curvature)
         return recommend(self.plans, self.curvature)
@@ -121,55 +119,57 @@ class Study:
         """For `--json`; what is infinite or no number becomes null."""
         system = self.system
         star = bounds.optimal_groups(system, self.constants.L)
-        found: dict[str, Any] = {
+        out: dict[str, Any] = {
             "policy": self.config.policy,
             "system": attrs.asdict(system) | {"d_max": system.d_max},
             "constants": attrs.asdict(self.constants) | {"assumed": self.assumed},
             "smoothness_alone": bounds.smoothness_alone(self.constants),
         }
         if self.about:
-            found["optimal_groups"] = {"value": star, "whole": bounds.best_whole_groups(system, self.constants.L)}
-            found["bounds"] = [self.bound_row(plan) for plan in self.plans]
-        found["plans"] = [figures(plan) | (self._expected(plan) if self.about else {}) for plan in self.plans]
-        found["measured"] = [one.figures() for one in self.measured]
-        found["recommendation"] = None if self.advice is None else attrs.asdict(self.advice)
-        return found
+            out["optimal_groups"] = {"value": star, "whole": bounds.best_whole_groups(system, self.constants.L)}
+            out["bounds"] = [self.bound_row(plan) for plan in self.plans]
+        out["plans"] = [figures(plan) | (self._expected(plan) if self.about else {}) for plan in self.plans]
+        out["measured"] = [run.figures() for run in self.measured]
+        out["recommendation"] = None if self.advice is None else attrs.asdict(self.advice)
+        return out
 
 
 def families(paths: Iterable[Path]) -> list[Family]:
     """Finished runs below some folders, by everything that decides them but their groups and the trial."""
-    found: dict[str, list[Record]] = {}
+    by_facts: dict[str, list[Record]] = {}
     configs: dict[str, Config] = {}
-    unfinished = 0
     for group in load(paths):
-        for record in group.records:
-            if record.config is None or record.ended is None or record.metrics is None:
-                unfinished += 1
-                continue
+        for record in group.trained:
+            assert record.config is not None  # it has ended
             facts = {key: value for key, value in record.facts.items() if key != "policy.groups"}
             key = json.dumps(facts, sort_keys=True, default=str)
-            found.setdefault(key, []).append(record)
+            by_facts.setdefault(key, []).append(record)
             configs.setdefault(key, record.config.changed({"world.clients": record.schedule.clients}))
-    if not found:
+    if not by_facts:
         raise InputError("--measure: needs finished runs, and there are only unfinished ones or lone schedules")
-    return [Family(configs[key], tuple(_labelled(runs))) for key, runs in found.items()]
+    return [Family(configs[key], tuple(_labelled(runs))) for key, runs in by_facts.items()]
 
 
-def _labelled(runs: list[Record]) -> list[Found]:
+def _labelled(runs: list[Record]) -> list[LabelledRun]:
     """By what tells them apart, fewest groups first."""
     several = len({run.trial for run in runs}) > 1
-    found = []
-    for run in runs:
-        groups = run.schedule.meta["settings"].get("groups")
-        words = [f"G = {groups}"] * (groups is not None) + [f"trial {run.trial}"] * (several or groups is None)
-        found.append(Found(run, ", ".join(words)))
-    return sorted(found, key=lambda one: (one.record.schedule.meta["settings"].get("groups") or 0, one.record.trial))
+    out = []
+    for run in sorted(runs, key=lambda run: (_groups(run) or 0, run.trial)):
+        words = [] if _groups(run) is None else [f"G = {_groups(run)}"]
+        words += [f"trial {run.trial}"] if several or not words else []
+        out.append(LabelledRun(run, ", ".join(words)))
+    return out
 
 
-def largest(found: Sequence[Measured]) -> Constants:
+def _groups(run: Record) -> int | None:
+    groups = run.schedule.meta["settings"].get("groups")
+    return None if groups is None else int(groups)
+
+
+def largest(runs: Sequence[Measured]) -> Constants:
     """Constants that hold for all of some runs."""
     names = [field.name for field in attrs.fields(Constants)]
-    return Constants(**{name: max(one.constants[name].value for one in found) for name in names})
+    return Constants(**{name: max(run.constants[name].value for run in runs) for name in names})
 
 
 def finite(value: Any) -> Any:

@@ -127,15 +127,15 @@ def _events(study: Study, console: Console) -> None:
         rows = [(str(plan.groups), number(plan.group_size), number(plan.aggregations)) for plan in study.plans]
         _table(console, "Aggregations, planned", ("G", "mean size", "planned"), rows)
         return
-    found = []
+    lines = []
     for plan in study.plans:
         system = plan.system
         row = [str(plan.groups), str(system.n_G), number(plan.group_size)]
         row += [number(rates.event_rate(system, kind)) for kind in KINDS]
         row += [number(round(rates.expected_events(system, kind))) for kind in KINDS]
-        found.append([*row, number(plan.aggregations)])
+        lines.append([*row, number(plan.aggregations)])
     heads = ("G", "n_G", "mean size", "rate, printed", "corrected", "S r, printed", "corrected", "planned")
-    _table(console, "Aggregations: the paper's event rate r, and what a plan does", heads, found)
+    _table(console, "Aggregations: the paper's event rate r, and what a plan does", heads, lines)
 
 
 def _chains(study: Study, console: Console) -> None:
@@ -172,8 +172,8 @@ def _measured(study: Study, console: Console) -> None:
         f"Constants of {first.label}, by {len(first.points)} model{'s' * many}",
         ("constant", "bounds take", "which is the", "mean ± error", "error of the mean is"),
         [
-            (NAMES[name], number(one.value), one.which, f"{number(one.mean)} ± {number(one.error, 2)}", one.kind)
-            for name, one in first.constants.items()
+            (NAMES[name], number(seen.value), seen.which, f"{number(seen.mean)} ± {number(seen.error, 2)}", seen.kind)
+            for name, seen in first.constants.items()
         ],
         left="constant, which is the, error of the mean is",
     )
@@ -182,27 +182,27 @@ def _measured(study: Study, console: Console) -> None:
             console,
             "Constants of all runs, as the bounds take them",
             ("run", *NAMES),
-            [(one.label, *(number(one.constants[name].value) for name in NAMES)) for one in study.measured],
+            [(run.label, *(number(run.constants[name].value) for name in NAMES)) for run in study.measured],
             left="run",
         )
     heads = ["run", "aggregations", "depth", "tau - pi(tau)"]
     if study.about:
         heads = ["run", "aggregations", "S r, printed", "corrected", "depth", "d_max", "tau - pi(tau)", "G"]
     rows = []
-    for one in study.measured:
+    for run in study.measured:
         cells = dict(zip(heads, [""] * len(heads), strict=True)) | {
-            "run": one.label,
-            "aggregations": number(one.events["measured"]),
-            "depth": number(one.depth),
-            "tau - pi(tau)": number(one.ancestry_max),
+            "run": run.label,
+            "aggregations": number(run.events["measured"]),
+            "depth": number(run.depth),
+            "tau - pi(tau)": number(run.ancestry_max),
         }
         if study.about:
-            cells["S r, printed"], cells["corrected"] = (number(round(one.events[kind])) for kind in KINDS)
-            cells["d_max"], cells["G"] = number(one.system.d_max), number(one.system.G)
+            cells["S r, printed"], cells["corrected"] = (number(round(run.events[kind])) for kind in KINDS)
+            cells["d_max"], cells["G"] = number(run.system.d_max), number(run.system.G)
         rows.append([cells[head] for head in heads])
     what = "Events and depth: measured against predicted" if study.about else "Events and depth, measured"
     _table(console, what, heads, rows, left="run")
-    subject = [one for one in study.measured if one.compared]
+    subject = [run for run in study.measured if run.compared]
     if subject:
         _lemmas(subject, console)
     _stability(study.measured, console)
@@ -210,18 +210,18 @@ def _measured(study: Study, console: Console) -> None:
 
 def _lemmas(subject: Sequence[Measured], console: Console) -> None:
     rows = []
-    for one in subject:
-        late = one.points[-1]
+    for run in subject:
+        late = run.points[-1]
         assert late.lemma_2 is not None
-        first = max(point.update2 for point in one.points[1:])
+        first = max(point.update2 for point in run.points[1:])
         rows.append(
             (
-                one.label,
+                run.label,
                 number(first),
-                number(min(point.lemma_1 or 0.0 for point in one.points[1:])),
+                number(min(point.lemma_1 or 0.0 for point in run.points[1:])),
                 number(late.perturbation2),
                 *(number(late.lemma_2[key]) for key in ("as_printed", "consistent", "counted")),
-                number(one.gradient2),
+                number(run.gradient2),
                 number(late.virtual_gradient2),
             )
         )
@@ -240,29 +240,29 @@ def _lemmas(subject: Sequence[Measured], console: Console) -> None:
     )
 
 
-def _rise(one: Measured) -> str:
-    if not one.blew_up:
+def _rise(run: Measured) -> str:
+    if not run.blew_up:
         return "no"
-    return "diverged" if isinf(one.peak_loss) else f"{number(one.peak_loss / one.start_loss)} x"
+    return "diverged" if isinf(run.peak_loss) else f"{number(run.peak_loss / run.start_loss)} x"
 
 
-def _stability(found: Sequence[Measured], console: Console) -> None:
+def _stability(runs: Sequence[Measured], console: Console) -> None:
     from pipecycle.theory.estimate import SAMPLES  # there is something measured, so torch is loaded
 
     rows = []
-    for one in found:
-        limit, curve = one.stable_curvature, one.curvatures
+    for run in runs:
+        limit, curve = run.stable_curvature, run.curvatures
         rows.append(
             (
-                one.label,
-                number(one.staleness),
+                run.label,
+                number(run.staleness),
                 number(limit),
                 number(curve[0]),
                 number(max(curve)),
                 number(curve[-1]),
                 "unstable" if curve[0] > limit else "stable",
-                _rise(one),
-                f"{one.accuracy:.1f} %",
+                _rise(run),
+                f"{run.accuracy:.1f} %",
             )
         )
     heads = ("run", "stale", "stable to", "at x_0", "largest", "last", "predicted", "loss rose", "accuracy")

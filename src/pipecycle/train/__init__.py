@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from pipecycle.train.analysis import evaluate
     from pipecycle.train.engine import train, train_many
     from pipecycle.train.job import Job, Watch
-    from pipecycle.train.problems import Problem, Recipe, problem
+    from pipecycle.train.problems import Problem, Training, problem
     from pipecycle.train.sessions import LocalSGD
 
 _HOMES = {
     "Job": "job",
     "LocalSGD": "sessions",
     "Problem": "problems",
-    "Recipe": "problems",
+    "Training": "problems",
     "Watch": "job",
     "evaluate": "analysis",
     "problem": "problems",
@@ -30,8 +30,8 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'pipecycle.train' has no attribute {name!r}")
-    found: object = getattr(import_module(f"pipecycle.train.{_HOMES[name]}"), name)
-    return found
+    value: object = getattr(import_module(f"pipecycle.train.{_HOMES[name]}"), name)
+    return value
 
 
-__all__ = ["Job", "LocalSGD", "Problem", "Recipe", "Watch", "evaluate", "problem", "train", "train_many"]
+__all__ = ["Job", "LocalSGD", "Problem", "Training", "Watch", "evaluate", "problem", "train", "train_many"]

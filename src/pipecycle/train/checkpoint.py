@@ -1,4 +1,4 @@
-"""A job's state in one file, whole or not at all, so that a killed run goes on to the very same bits."""
+"""A job's state in one file, whole or not at all, so that a killed run resumes and ends with the same bits."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from pipecycle.errors import InputError
 from pipecycle.files import write
 from pipecycle.train.history import Row, Score
 from pipecycle.train.job import Job
-from pipecycle.train.teachers import Table
+from pipecycle.train.teachers import LogitTable
 
 FORMAT = 1
+FLAGS = {"versions": "version_done", "sessions": "session_done", "tables": "table_done", "unseen": "unseen"}
+"""What a checkpoint calls the flags of a graph."""
 
 
 def save_job(job: Job, path: Path, identity: str) -> None:
     """Write everything that the rest of the run depends on; `identity` says whose state it is."""
-    graph = job.graph
     tensors: dict[str, Tensor] = {}
     keys: dict[str, list[int]] = {}
     for name, pool in (("versions", job.versions), ("updates", job.updates)):
@@ -38,7 +39,7 @@ def save_job(job: Job, path: Path, identity: str) -> None:
         tensors[f"snapshot.{version}"] = job.snapshots[version]
     keys["tables"] = sorted(job.tables)
     for table in keys["tables"]:
-        for field in attrs.fields(Table):
+        for field in attrs.fields(LogitTable):
             tensors[f"table.{table}.{field.name}"] = getattr(job.tables[table], field.name)
     keys["logits"] = sorted(job.logits)
     for session in keys["logits"]:
@@ -46,18 +47,12 @@ def save_job(job: Job, path: Path, identity: str) -> None:
     if job.model is not None:
         tensors["model"] = job.model
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    flags = {
-        "versions": graph.version_done,
-        "sessions": graph.session_done,
-        "tables": graph.table_done,
-        "unseen": graph.unseen,
-    }
     state = {
         "format": FORMAT,
         "identity": identity,
         "device": job.versions.device.type,
         "keys": keys,
-        "flags": {name: _pack(value) for name, value in flags.items()},
+        "flags": {name: _pack(getattr(job.graph, flags)) for name, flags in FLAGS.items()},
         "rows": [attrs.asdict(row) for row in job.history.rows],
         "ended": job.history.ended,
         "scores": {str(version): attrs.asdict(score) for version, score in sorted(job.scores.items())},
@@ -89,20 +84,10 @@ def load_job(job: Job, path: Path, identity: str, like: Tensor) -> None:
     if state["identity"] != identity:
         raise InputError(f"{path}: is the checkpoint of another run; choose another folder, or --fresh")
     if state["device"] != like.device.type:
-        raise InputError(f"{path}: was made on {state['device']}, whose bits differ; go on there, or --fresh")
+        raise InputError(f"{path}: was made on {state['device']}, whose bits differ; resume there, or --fresh")
     keys = state["keys"]
     graph = job.graph
-    graph.resume(
-        *(
-            _unpack(state["flags"][name], size)
-            for name, size in (
-                ("versions", len(graph.version_done)),
-                ("sessions", len(graph.session_done)),
-                ("tables", len(graph.table_done)),
-                ("unseen", len(graph.unseen)),
-            )
-        )
-    )
+    graph.resume(*(_unpack(state["flags"][name], len(getattr(graph, flags))) for name, flags in FLAGS.items()))
     job.begin(like)
     job.versions.drop([0])
     for name, pool in (("versions", job.versions), ("updates", job.updates)):
@@ -110,8 +95,10 @@ def load_job(job: Job, path: Path, identity: str, like: Tensor) -> None:
             pool.put(keys[name], tensors[name].to(like.device))
     job.snapshots = {version: tensors[f"snapshot.{version}"].to(like.device) for version in keys["snapshots"]}
     for table in keys["tables"]:
-        parts = {field.name: tensors[f"table.{table}.{field.name}"].to(like.device) for field in attrs.fields(Table)}
-        job.tables[table] = Table(**parts)
+        parts = {
+            field.name: tensors[f"table.{table}.{field.name}"].to(like.device) for field in attrs.fields(LogitTable)
+        }
+        job.tables[table] = LogitTable(**parts)
     for session in keys["logits"]:
         sums, counts = (tensors[f"logits.{session}.{name}"].to(like.device) for name in ("sums", "counts"))
         job.logits[session] = (sums, counts)

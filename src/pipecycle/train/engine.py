@@ -6,7 +6,6 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
-from typing import Literal
 
 import numpy as np
 import torch
@@ -18,20 +17,18 @@ from pipecycle.schedule.schedule import Schedule
 from pipecycle.train.examiner import Examiner, Pending
 from pipecycle.train.history import History
 from pipecycle.train.job import Job, Watch
-from pipecycle.train.loop import Loop
 from pipecycle.train.problems import Problem, on_device
-from pipecycle.train.sessions import Executor, Precision, Teachers
-from pipecycle.train.stacked import Stacked, executor
+from pipecycle.train.sessions import Precision, Teachers, one_thread
+from pipecycle.train.stacked import Stacked, Trainer, executor
 
 Tick = Callable[["Engine"], None]
-Trainer = Literal["auto", "loop", "stacked"]
-Look = tuple[Job, list[int], bool, Pending]
+Evaluation = tuple[Job, list[int], bool, Pending]
 """A job, the versions (or sessions, if true) of its that are being evaluated, and their scores to come."""
 
 
 @frozen
 class Engine:
-    """What a watcher can see while training goes on."""
+    """What a watcher can see during training."""
 
     jobs: Sequence[Job]
     started: float
@@ -76,17 +73,18 @@ def train_many(
     place = pick_device(device)
     bands = [Band(group, place, precision, trainer, dtype, width) for group in alike(jobs)]
     engine = Engine(jobs, time.monotonic(), place, bands, sum(job.steps_done for job in jobs))
-    for band in bands:
-        band.begin()
-    try:
-        while any(not job.over for job in jobs):
-            for band in bands:
-                band.step()
-            if tick is not None:
-                tick(engine)
-    finally:
+    with one_thread():
         for band in bands:
-            band.drain()
+            band.begin()
+        try:
+            while any(not job.over for job in jobs):
+                for band in bands:
+                    band.step()
+                if tick is not None:
+                    tick(engine)
+        finally:
+            for band in bands:
+                band.drain()
     return [job.history for job in jobs]
 
 
@@ -111,7 +109,7 @@ def alike(jobs: Iterable[Job]) -> list[list[Job]]:
     """Jobs in the order given, grouped by what has to be the same in a stack."""
     groups: dict[object, list[Job]] = {}
     for job in jobs:
-        key = (id(job.problem.task), fingerprint(job.problem.module), job.problem.recipe)
+        key = (id(job.problem.task), fingerprint(job.problem.module), job.problem.training)
         groups.setdefault(key, []).append(job)
     return list(groups.values())
 
@@ -159,17 +157,13 @@ class Band:
         module = deepcopy(problem.module).to(device=device, dtype=dtype)
         images, labels = on_device(problem.task.x_train, problem.task.y_train, device, dtype)
         self.like = images.new_empty(0)
-        classes, sgd, frame = problem.task.classes, problem.recipe.sgd, problem.frame
-        self.executor: Executor
-        if trainer == "auto":
-            self.executor = executor(module, images, labels, classes, sgd, precision=precision, frame=frame)
-        elif trainer == "stacked":
-            self.executor = Stacked(module, images, labels, classes, sgd, precision=precision, frame=frame)
-        else:
-            self.executor = Loop(module, images, labels, classes, sgd, frame=frame)
+        classes, sgd = problem.task.classes, problem.training.sgd
+        self.executor = executor(
+            module, images, labels, classes, sgd, precision=precision, frame=problem.frame, kind=trainer
+        )
         stack = isinstance(self.executor, Stacked)
         self.width = width or (_stack_width(problem.size, device) if stack else 16)
-        self.pending: list[Look] = []
+        self.pending: list[Evaluation] = []
         self.examiners: dict[int, Examiner] = {}
         known: dict[bytes, Examiner] = {}  # trials share their test samples
         for job in jobs:
@@ -198,7 +192,7 @@ class Band:
         earlier, self.pending = self.pending, []
         for job in {id(job): job for job, _ in picked}.values():
             self._look(job)
-        self._read(earlier)  # what was launched before this stack: the device goes on meanwhile
+        self._read(earlier)  # what was launched before this stack: the device works meanwhile
 
     def _pick(self) -> list[tuple[Job, int]]:
         """Ready sessions of one kind, the jobs furthest behind first, each job's in the order of their starts.
@@ -231,11 +225,11 @@ class Band:
         reference = torch.cat([job.versions.gather(job.graph.reference[sessions].tolist()) for job, sessions in runs])
         batches = torch.from_numpy(np.concatenate([_batches(job, sessions, steps) for job, sessions in runs]))
         views = _views(runs, steps)
-        recipe = self.jobs[0].problem.recipe
+        training = self.jobs[0].problem.training
         lr = None
-        if recipe.lr_decay != 1.0:
+        if training.lr_decay != 1.0:
             lr = torch.tensor([job.lr_of(session) for job, session in picked], dtype=self.like.dtype)
-        teachers = self._teachers(runs, recipe.distillation)
+        teachers = self._teachers(runs, training.distillation)
         done = self.executor.run(reference, batches, lr=lr, teachers=teachers, collect=collect, views=views)
         first = 0
         for job, sessions in runs:
@@ -282,7 +276,7 @@ class Band:
             self.pending.append((job, versions, False, self.examiners[id(job)].examine(rows)))
             job.looked(versions, rows)
 
-    def _read(self, pending: list[Look]) -> None:
+    def _read(self, pending: list[Evaluation]) -> None:
         for job, keys, of_clients, scores in pending:
             for key, score in zip(keys, scores.read(), strict=True):
                 if of_clients:

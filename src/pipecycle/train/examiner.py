@@ -1,4 +1,4 @@
-"""Models on the test samples."""
+"""Evaluation of models on the test samples."""
 
 from __future__ import annotations
 

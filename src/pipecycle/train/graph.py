@@ -91,7 +91,7 @@ class Graph:
         self.bases = Index(makers[kept], versions.base[kept].astype(np.int64), count)
 
     def resume(self, versions: Flags, sessions: Flags, tables: Flags, unseen: Flags) -> None:
-        """Set what is done, and which of the wanted versions have not been looked at yet; count the rest anew."""
+        """Set what is done, and which of the wanted versions have not been looked at yet; count the rest again."""
         record = self.schedule.versions
         self.version_done, self.session_done, self.table_done = versions.copy(), sessions.copy(), tables.copy()
         self.unseen = unseen.copy()
@@ -188,13 +188,3 @@ class Graph:
     def _release(self, version: int) -> bool:
         self.version_users[version] -= 1
         return self.version_users[version] > 0
-
-    def live_updates(self) -> list[int]:
-        """Sessions that are done and whose update is still to be used."""
-        done = np.flatnonzero(self.session_done & (self.maker >= 0))
-        makers = self.maker[done]
-        return done[self.version_needed[makers] & ~self.version_done[makers]].tolist()  # type: ignore[no-any-return]
-
-    def live_versions(self) -> list[int]:
-        done = np.flatnonzero(self.version_done)
-        return [version for version in done.tolist() if self.version_users[version] > 0]

@@ -12,6 +12,7 @@ import numpy as np
 from attrs import define, field, frozen
 
 from pipecycle.checks import MOST_SLOTS, at_least, one_of
+from pipecycle.results.metrics import COLUMNS, Metrics
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.serving import served
 from pipecycle.world.energy import UNIT
@@ -111,10 +112,8 @@ def checkpoints(
         of_clients = clients_every is not None and (slot % clients_every == 0 or slot == slots)
         return Checkpoint(slot, version, int(spent[slot - 1]) / UNIT, is_extra, of_clients)
 
-    found = [at(slot, False) for slot in ends]
-    if extra is not None:
-        found.append(at(extra, True))
-    return sorted(found, key=lambda point: (point.slot, point.budget))
+    points = [at(slot, False) for slot in ends] + ([] if extra is None else [at(extra, True)])
+    return sorted(points, key=lambda point: (point.slot, point.budget))
 
 
 def current_sessions(schedule: Schedule, slot: int) -> Ints:
@@ -183,13 +182,16 @@ class History:
         return self.rows[-1]
 
     @property
+    def metrics(self) -> Metrics:
+        """The same column by column; `reaches`, `energy_to` and `line` are asked of it."""
+        names = [*COLUMNS, "clients_accuracy"]
+        columns = {name: np.array([getattr(row, name) for row in self.rows], np.float64) for name in names}
+        return Metrics.of(columns, diverged=self.ended == "diverged")
+
+    @property
     def at_budget(self) -> Row:
         """The checkpoint at the budget, or the last one if the budget was not reached."""
-        return next((row for row in self.rows if row.budget), self.rows[-1])
-
-    def to_target(self, accuracy: float) -> Row | None:
-        """The first checkpoint at or above an accuracy in percent."""
-        return next((row for row in self.rows if row.accuracy >= accuracy), None)
+        return self.rows[self.metrics.at_budget]
 
     def columns(self) -> list[str]:
         classes = len(self.rows[0].by_class) if self.rows else 0

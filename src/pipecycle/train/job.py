@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -19,11 +18,9 @@ from pipecycle.train.history import Checkpoint, History, Look, Row, Score, check
 from pipecycle.train.pool import Pool
 from pipecycle.train.problems import Problem, session_numbers
 from pipecycle.train.recipes import evaluate, tabulate
-from pipecycle.train.teachers import Table
+from pipecycle.train.teachers import LogitTable
 from pipecycle.world.lineage import Floats, Kind
 from pipecycle.world.streams import Ints
-
-Callback = Callable[["Job", Row], None]
 
 
 class Probe(Protocol):
@@ -55,7 +52,6 @@ class Job:
         watch: Watch | None = None,
         *,
         name: str = "",
-        callbacks: tuple[Callback, ...] = (),
         probe: Probe | None = None,
     ) -> None:
         if schedule.clients != len(problem.split):
@@ -68,7 +64,7 @@ class Job:
             )
         self.problem, self.watch = problem, watch or Watch()
         self.name = name or schedule.policy
-        self.callbacks, self.probe = callbacks, probe
+        self.probe = probe
         watch = self.watch
         points = checkpoints(schedule, watch.every, watch.budget, watch.clients_every)
         if watch.served is not None:
@@ -98,7 +94,7 @@ class Job:
     def begin(self, like: Tensor) -> None:
         """Put the initial model on the device; everything starts from it."""
         self.versions, self.updates = Pool(self.problem.size, like), Pool(self.problem.size, like)
-        self.tables: dict[int, Table] = {}
+        self.tables: dict[int, LogitTable] = {}
         self.logits: dict[int, tuple[Tensor, Tensor]] = {}  # sums and counts of sessions that wait for their table
         record = self.schedule.versions
         self.coefficients = torch.from_numpy(record.coefficient * self._present_rates()).to(like)
@@ -113,20 +109,20 @@ class Job:
     def kind(self, session: int) -> tuple[int, bool, bool]:
         """What decides by which operations a session is computed: its steps, whether it has a teacher, and whether its
         logits are collected."""
-        taught = self.graph.teacher[session] >= 0 and self.problem.recipe.distillation != 0.0
+        taught = self.graph.teacher[session] >= 0 and self.problem.training.distillation != 0.0
         return self.steps_of(session), bool(taught), bool(self.graph.table[session] >= 0)
 
     def _steps(self, sessions: Ints) -> int:
         return int(self.lengths[self.schedule.sessions.client[sessions]].sum())
 
     def lr_of(self, session: int) -> float:
-        recipe = self.problem.recipe
-        return float(recipe.sgd.lr * recipe.lr_decay ** (int(self.schedule.sessions.start[session]) / 1000))
+        training = self.problem.training
+        return float(training.sgd.lr * training.lr_decay ** (int(self.schedule.sessions.start[session]) / 1000))
 
     def _present_rates(self) -> Floats:
         """A factor on every coefficient: remembered updates count at the present learning rate (Gu et al. 2021 store
         update / lr and multiply by the lr of the round), which is that of a session that is received now."""
-        record, decay = self.schedule.versions, self.problem.recipe.lr_decay
+        record, decay = self.schedule.versions, self.problem.training.lr_decay
         factors = np.ones(len(record.base))
         terms = np.flatnonzero(record.kind[record.base] == Kind.MEMORY)
         if decay != 1.0 and len(terms):
@@ -258,8 +254,6 @@ class Job:
                 self.snapshots.clear()
             elif self._next is not None and self._next.version != point.version:
                 self.snapshots.pop(point.version, None)
-            for callback in self.callbacks:
-                callback(self, self.history.rows[-1])
 
     def recall(self, rows: list[Row], ended: str | None) -> None:
         """What was recorded before a resume."""

@@ -5,55 +5,31 @@ from __future__ import annotations
 from copy import deepcopy
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipecycle.train.kernels_chain import Chain, layers
 from pipecycle.train.models import split
-from pipecycle.train.sessions import Base, LocalSGD, Teachers, Trained, Work, steady
-from pipecycle.train.views import Frame
+from pipecycle.train.sessions import Executor, Trained, Work
 
 
-class Loop(Base):
+class Loop(Executor):
     """One session after another: a single set of weights updated in place, with no optimiser object, convolutions in
     channels-last order, and for plain chains of common layers no autograd either.  Any module, float32 or float64."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        images: Tensor,
-        labels: Tensor,
-        classes: int,
-        sgd: LocalSGD | None = None,
-        *,
-        frame: Frame | None = None,
-    ) -> None:
-        super().__init__(module, images, labels, classes, sgd, frame)
-        chain = layers(module)
+    def _prepare(self) -> None:
+        images, chain = self.images, layers(self.module)
         self.chain = None if chain is None else Chain(chain, images)
         if images.ndim == 4:
             self.images = images.permute(0, 2, 3, 1).contiguous()
         if self.chain is None:
-            self.module = deepcopy(module).to(device=images.device, dtype=images.dtype)
+            self.module = deepcopy(self.module).to(device=images.device, dtype=images.dtype)
             self.weights: list[Tensor] = list(self.module.parameters())
         else:
             self.weights = self.chain.parameters
 
-    def run(
-        self,
-        reference: Tensor,
-        batches: Tensor,
-        *,
-        lr: Tensor | None = None,
-        teachers: Teachers | None = None,
-        collect: bool = False,
-        views: Tensor | None = None,
-    ) -> Trained:
-        with steady("fp32"):
-            work = self._work(reference, batches, lr, teachers, views)
-            out = Trained(torch.empty_like(work.reference), *self._blank(len(reference), collect))
-            for m in range(len(reference)):
-                self._session(m, work, out)
-            return out
+    def _train(self, work: Work, out: Trained) -> None:
+        for m in range(len(work.reference)):
+            self._session(m, work, out)
 
     def _session(self, m: int, work: Work, out: Trained) -> None:
         start = split(self.module, work.reference[m])

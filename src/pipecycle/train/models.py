@@ -16,11 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from pipecycle.errors import InputError, sentence
-from pipecycle.policies.registry import MODELS, check_model, named
+from pipecycle.policies.registry import check_model, named
+from pipecycle.train import presets
 from pipecycle.world.streams import Words, raw
-
-SMALL = 16
-"""Images below this many pixels a side keep their size in convolutions, or nothing would be left of them."""
 
 
 def build(name: str, shape: Sequence[int], classes: int, seed_words: Words) -> nn.Module:
@@ -31,9 +29,10 @@ def build(name: str, shape: Sequence[int], classes: int, seed_words: Words) -> n
     the global generator is left alone."""
     if classes < 1:
         raise InputError(f"classes = {classes}: needs at least 1")
-    if name in PRESETS:
+    module: Any
+    if name in presets.PRESETS:
         with torch.device("meta"):
-            module = PRESETS[name](tuple(shape), classes)
+            module = preset(name, shape, classes)
         initialise(module, seed_words)
     else:
         factory = _factory(name)
@@ -61,61 +60,30 @@ def initialise(module: nn.Module, words: Words) -> None:
                 setattr(layer, name, nn.Parameter(values.view(parameter.shape)))
 
 
-def mlp(shape: tuple[int, ...], classes: int) -> nn.Sequential:
-    """inputs-64-classes."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), 64), nn.ReLU(), nn.Linear(64, classes))
-
-
-def lenet(shape: tuple[int, ...], classes: int) -> nn.Sequential:
-    """62,006 parameters on CIFAR-10."""
-    return convolutional(shape, classes, (6, 16), (120, 84), "lenet")
-
-
-def cnn64(shape: tuple[int, ...], classes: int) -> nn.Sequential:
-    """307,842 parameters on CIFAR-10."""
-    return convolutional(shape, classes, (64, 64), (120, 64), "cnn64")
-
-
-def wide(shape: tuple[int, ...], classes: int) -> nn.Sequential:
-    """940,362 parameters on CIFAR-10."""
-    return convolutional(shape, classes, (32, 64), (512, 128), "wide")
-
-
-def convolutional(
-    shape: tuple[int, ...], classes: int, channels: tuple[int, int], hidden: tuple[int, int], name: str = "model"
-) -> nn.Sequential:
-    """Two 5x5 convolutions, each followed by the same 2x2 pooling, then three dense layers."""
-    if len(shape) != 3 or min(shape[1:]) < 4:
-        raise InputError(f"{name} on inputs of shape {shape}: needs (channels, height, width) of at least 4 x 4")
-    padding = 2 if min(shape[1:]) < SMALL else 0
-    layers: list[nn.Module] = []
-    previous, sides = shape[0], list(shape[1:])
-    for width in channels:
-        layers += [nn.Conv2d(previous, width, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
-        previous, sides = width, [(side + 2 * padding - 4) // 2 for side in sides]
-    layers.append(nn.Flatten())
-    inputs = previous * prod(sides)
-    for width in hidden:
-        layers += [nn.Linear(inputs, width), nn.ReLU()]
-        inputs = width
-    return nn.Sequential(*layers, nn.Linear(inputs, classes))
-
-
-PRESETS: dict[str, Callable[[tuple[int, ...], int], nn.Sequential]] = dict(
-    zip(MODELS, (mlp, lenet, cnn64, wide), strict=True)
-)
+def preset(name: str, shape: Sequence[int], classes: int) -> nn.Sequential:
+    """The module of a preset: convolutions, each with ReLU and pooling, then dense layers with ReLU in between."""
+    modules: list[nn.Module] = []
+    made = presets.layers(name, shape, classes)
+    for layer in made:
+        if layer.padding is not None:
+            convolution = nn.Conv2d(layer.inputs, layer.outputs, presets.KERNEL, padding=layer.padding)
+            modules += [convolution, nn.ReLU(), nn.MaxPool2d(2)]
+    modules.append(nn.Flatten())
+    for layer in made:
+        if layer.padding is None:
+            modules += [nn.Linear(layer.inputs, layer.outputs), nn.ReLU()]
+    return nn.Sequential(*modules[:-1])
 
 
 def _factory(name: str) -> Callable[..., Any]:
     check_model(name)
-    found = named(name, "model")
-    if not callable(found):
+    factory: Callable[..., Any] = named(name, "model")
+    if not callable(factory):
         raise InputError(f"model {name!r}: needs a function of (shape, classes)")
     try:
-        inspect.signature(found).bind((1,), 1)
+        inspect.signature(factory).bind((1,), 1)
     except (TypeError, ValueError):
         raise InputError(f"model {name!r}: needs a function of (shape, classes)") from None
-    factory: Callable[..., Any] = found
     return factory
 
 

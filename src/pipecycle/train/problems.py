@@ -22,7 +22,7 @@ from pipecycle.world.streams import Ints, streams
 
 
 @frozen
-class Recipe:
+class Training:
     """How every client trains; the defaults are the paper's."""
 
     sgd: LocalSGD = field(factory=LocalSGD)
@@ -45,11 +45,11 @@ class Problem:
     split: Split
     module: nn.Module
     trial: int = 0
-    recipe: Recipe = field(factory=Recipe)
+    training: Training = field(factory=Training)
 
     def __attrs_post_init__(self) -> None:
-        if self.recipe.augment is not None:
-            self.recipe.augment.check(self.task.shape)
+        if self.training.augment is not None:
+            self.training.augment.check(self.task.shape)
 
     @property
     def initial(self) -> Tensor:
@@ -62,20 +62,20 @@ class Problem:
 
     def samples(self, session: ArrayLike) -> Ints:
         """How many samples a session uses, by client: what its update is weighed by.  For `plan(..., samples=...)`."""
-        return np.asarray(session) * np.minimum(self.recipe.batch, self.split.sizes)
+        return self.split.used(session, self.training.batch)
 
     def batches(self, steps: int) -> Batches:
-        return Batches(self.split, self.trial, steps, self.recipe.batch, self.recipe.replacement)
+        return Batches(self.split, self.trial, steps, self.training.batch, self.training.replacement)
 
     def views(self, steps: int) -> Views | None:
         """How the images of those batches are seen; None where they are as they are."""
-        recipe = self.recipe
-        return None if recipe.augment is None else Views(recipe.augment, self.trial, steps, recipe.batch)
+        training = self.training
+        return None if training.augment is None else Views(training.augment, self.trial, steps, training.batch)
 
     @property
     def frame(self) -> Frame:
         """What views are cut from."""
-        augment = self.recipe.augment
+        augment = self.training.augment
         return Frame(0 if augment is None else augment.crop, self.task.black)
 
     def __repr__(self) -> str:
@@ -91,18 +91,18 @@ def problem(
     samples: int | None = None,
     trial: int = 0,
     split: Split | None = None,
-    recipe: Recipe | None = None,
+    training: Training | None = None,
     scale: str | None = None,
     augment: str | None = None,
 ) -> Problem:
     """A problem by name: `alpha` None divides the data IID, a number by Dirichlet(alpha); the trial decides the
     split, the test samples, the initial weights, every batch and every view of an image.  `scale` is how bytes become
-    numbers (see `Task`), `augment` wins over the recipe's."""
+    numbers (see `Task`), `augment` wins over that of `training`."""
     at_least(0).of("trial", trial)
     task = load(data, scale)
-    recipe = recipe or Recipe()
+    training = training or Training()
     if augment is not None:
-        recipe = evolve(recipe, augment=augment)
+        training = evolve(training, augment=augment)
     if split is None:
         split = iid(task, clients, samples, trial) if alpha is None else dirichlet(task, clients, samples, alpha, trial)
     if isinstance(model, str):
@@ -111,7 +111,7 @@ def problem(
         module = models.check(model, task.shape, task.classes)
     else:
         raise InputError(f"model = {shown(model)}: needs a name or a torch.nn.Module")
-    return Problem(task, split, module, trial, recipe)
+    return Problem(task, split, module, trial, training)
 
 
 def session_numbers(schedule: Schedule) -> Ints:

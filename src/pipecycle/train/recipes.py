@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pipecycle.train.teachers import Table
+from pipecycle.train.teachers import LogitTable
 
 
 class Rows(Protocol):
@@ -49,8 +49,10 @@ def _weighted(rows: Tensor, factors: Tensor) -> Tensor:
     return rows.mul_(factors[:, None]).sum(0)
 
 
-def tabulate(before: Table | None, members: int, clients: Tensor, logits: Sequence[tuple[Tensor, Tensor]]) -> Table:
+def tabulate(
+    before: LogitTable | None, members: int, clients: Tensor, logits: Sequence[tuple[Tensor, Tensor]]
+) -> LogitTable:
     """The next of FLDA's tables from the logit sums and counts of some of all `members`, in a fixed order."""
     sums, counts = (torch.stack(parts) for parts in zip(*logits, strict=True))
-    before = before or Table.empty(members, sums.shape[1], sums)
+    before = before or LogitTable.empty(members, sums.shape[1], sums)
     return before.renewed(clients.to(sums.device), sums, counts)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from attrs import field, frozen
@@ -27,7 +27,7 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 
 @frozen
 class LocalSGD:
-    """What a client does in a step; the defaults are plain SGD.  Momentum begins anew with every session."""
+    """What a client does in a step; the defaults are plain SGD.  Momentum starts from zero in every session."""
 
     lr: float = field(default=0.05, validator=number(above=0))
     momentum: float = field(default=0.0, validator=number(least=0, below=1))
@@ -71,8 +71,50 @@ class Trained:
     """(M, classes): how many such samples there were."""
 
 
-class Executor(Protocol):
-    """The contract of `Loop` and `Stacked`."""
+@frozen(eq=False)
+class Work:
+    """The inputs of a run, checked and on the device."""
+
+    reference: Tensor
+    batches: Tensor
+    scale: Tensor | None
+    """(M, steps, batch): a sample's share in its step's mean, or None where that is 1 / batch."""
+    lr: Tensor | None
+    table: Tensor | None
+    views: Tensor | None
+
+
+class Executor:
+    """The contract of `Loop` and `Stacked`: `run` trains sessions on the images, by a module and its SGD."""
+
+    precision: Precision = "fp32"
+
+    def __init__(
+        self,
+        module: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        classes: int,
+        sgd: LocalSGD | None = None,
+        *,
+        frame: Frame | None = None,
+    ) -> None:
+        if images.dtype not in (torch.float32, torch.float64):
+            raise InputError(f"images are {images.dtype}: need to be float32 or float64")
+        if labels.shape != images.shape[:1]:
+            raise InputError(f"labels have shape {tuple(labels.shape)} for {len(images)} images: need one each")
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+            raise InputError(f"labels hold {int(labels.min())} to {int(labels.max())}: need to be 0 to {classes - 1}")
+        self.module, self.classes, self.sgd = module, classes, sgd or LocalSGD()
+        self.images, self.labels = images, labels.to(images.device)
+        self.frame, self.shape = frame or Frame(), images.shape[1:]
+        self.black = images.new_tensor(self.frame.black)
+        self.size = size(module)
+        self.eye = torch.eye(classes, dtype=images.dtype, device=images.device)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What an executor makes of the module and the images."""
 
     def run(
         self,
@@ -89,45 +131,15 @@ class Executor(Protocol):
         -1 stands for no sample: a step's loss is the mean over those that are there, at least one.  `lr` (M,)
         replaces the configured one; `collect` asks for the logits by label.  `views` (M, steps, batch) says how each
         image is seen in the frame that the executor was given; None is as it is."""
+        with steady(self.precision):
+            work = self._work(reference, batches, lr, teachers, views)
+            out = Trained(torch.empty_like(work.reference), *self._blank(len(reference), collect))
+            self._train(work, out)
+            return out
 
-
-@frozen(eq=False)
-class Work:
-    """The inputs of a run, checked and on the device."""
-
-    reference: Tensor
-    batches: Tensor
-    scale: Tensor | None
-    """(M, steps, batch): a sample's share in its step's mean, or None where that is 1 / batch."""
-    lr: Tensor | None
-    table: Tensor | None
-    views: Tensor | None
-
-
-class Base:
-    """The data and what both executors do with the inputs of a run."""
-
-    def __init__(
-        self,
-        module: nn.Module,
-        images: Tensor,
-        labels: Tensor,
-        classes: int,
-        sgd: LocalSGD | None = None,
-        frame: Frame | None = None,
-    ) -> None:
-        if images.dtype not in (torch.float32, torch.float64):
-            raise InputError(f"images are {images.dtype}: need to be float32 or float64")
-        if labels.shape != images.shape[:1]:
-            raise InputError(f"labels have shape {tuple(labels.shape)} for {len(images)} images: need one each")
-        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-            raise InputError(f"labels hold {int(labels.min())} to {int(labels.max())}: need to be 0 to {classes - 1}")
-        self.module, self.classes, self.sgd = module, classes, sgd or LocalSGD()
-        self.images, self.labels = images, labels.to(images.device)
-        self.frame, self.shape = frame or Frame(), images.shape[1:]
-        self.black = images.new_tensor(self.frame.black)
-        self.size = size(module)
-        self.eye = torch.eye(classes, dtype=images.dtype, device=images.device)
+    def _train(self, work: Work, out: Trained) -> None:
+        """Train all sessions into `out`."""
+        raise NotImplementedError
 
     def _work(
         self,
@@ -214,24 +226,35 @@ class Base:
         torch._foreach_add_(weights, grads, alpha=-lr)
 
     def _blank(self, sessions: int, collect: bool) -> tuple[Tensor | None, Tensor | None]:
+        """Sums and counts of the logits by label, if they are collected."""
         if not collect:
             return None, None
-        return self.images.new_zeros(sessions, self.classes, self.classes), self.images.new_zeros(
-            sessions, self.classes
-        )
+        new, classes = self.images.new_zeros, self.classes
+        return new(sessions, classes, classes), new(sessions, classes)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread until it ends: convolution gradients differ in bits between one and two."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextmanager
 def steady(precision: Precision) -> Iterator[None]:
-    """One thread (convolution gradients differ in bits between one and two) and fixed algorithms, until it ends."""
-    threads = torch.get_num_threads()
+    """One thread and fixed algorithms, until it ends."""
     products = torch.backends.cuda.matmul.allow_tf32
     reduced = precision != "fp32"
-    torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = reduced
     try:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=reduced):
+        with (
+            one_thread(),
+            torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=reduced),
+        ):
             yield
     finally:
-        torch.set_num_threads(threads)
         torch.backends.cuda.matmul.allow_tf32 = products

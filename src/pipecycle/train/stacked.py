@@ -15,16 +15,18 @@ from pipecycle.train.kernels_conv import LARGEST_BATCH, ConvStack
 from pipecycle.train.kernels_plan import fits
 from pipecycle.train.loop import Loop
 from pipecycle.train.models import split
-from pipecycle.train.sessions import PRECISIONS, Base, LocalSGD, Precision, Teachers, Trained, Work, steady
+from pipecycle.train.sessions import PRECISIONS, Executor, LocalSGD, Precision, Trained, Work
 from pipecycle.train.views import Frame
 
+Trainer = Literal["auto", "loop", "stacked"]
+Path = Literal["dense", "conv", "reference"]
 DENSE_CHUNK = {"cpu": 32, "cuda": 256}
 REFERENCE_CHUNK = {"cpu": 8, "cuda": 64}
 """Sessions computed together.  Multiples of 32 where sums are laid out across sessions, so that vector instructions
 never end in a scalar remainder, whose rounding may differ."""
 
 
-class Stacked(Base):
+class Stacked(Executor):
     """All sessions side by side, by one of three paths:
 
     `dense`      chains of Linear, ReLU and Tanh, by batched products written out, on any device;
@@ -44,15 +46,15 @@ class Stacked(Base):
         *,
         precision: Precision = "fp32",
         frame: Frame | None = None,
-        path: Literal["auto", "dense", "conv", "reference"] = "auto",
+        path: Path | Literal["auto"] = "auto",
         chunk: int | None = None,
     ) -> None:
-        super().__init__(module, images, labels, classes, sgd, frame)
+        super().__init__(module, images, labels, classes, sgd, frame=frame)
         if precision not in PRECISIONS:
             raise InputError(f"precision = {precision}: needs one of {', '.join(PRECISIONS)}")
         self.precision = precision
         chain = layers(module)
-        quickest = stacked_path(module, images, precision)
+        quickest = stacked_path(module, images)
         if path not in ("auto", "reference", quickest):
             raise InputError(f"path = {path}: this module on {images.device.type} takes {quickest} or reference")
         self.path = quickest if path == "auto" else path
@@ -67,36 +69,24 @@ class Stacked(Base):
             self.conv = ConvStack(chain, images, self.labels, classes, self.sgd, precision, frame=self.frame)
         self.module = deepcopy(module).to(device=images.device, dtype=images.dtype)
 
-    def run(
-        self,
-        reference: Tensor,
-        batches: Tensor,
-        *,
-        lr: Tensor | None = None,
-        teachers: Teachers | None = None,
-        collect: bool = False,
-        views: Tensor | None = None,
-    ) -> Trained:
-        with torch.no_grad(), steady(self.precision):
-            work = self._work(reference, batches, lr, teachers, views)
-            out = Trained(torch.empty_like(work.reference), *self._blank(len(reference), collect))
-            if self.path == "conv" and batches.shape[2] <= LARGEST_BATCH:
-                rates = torch.full_like(work.reference[:, 0], self.sgd.lr) if work.lr is None else work.lr
+    def _train(self, work: Work, out: Trained) -> None:
+        reference = work.reference
+        with torch.no_grad():
+            if self.path == "conv" and work.batches.shape[2] <= LARGEST_BATCH:
+                rates = torch.full_like(reference[:, 0], self.sgd.lr) if work.lr is None else work.lr
                 self.conv.run(work, rates, out)
-                return out
+                return
             train = self._dense if self.path == "dense" else self._reference
             for first in range(0, len(reference), self.chunk):
                 rows = torch.arange(first, first + self.chunk, device=self.images.device)
                 rows = rows.clamp_(max=len(reference) - 1)
                 real = slice(first, min(first + self.chunk, len(reference)))
-                some = _take(work, rows)
-                parts, sums, counts = train(some, collect)
+                parts, sums, counts = train(_take(work, rows), out.sums is not None)
                 for final, part in zip(split(self.module, out.parameters[real]), parts, strict=True):
                     final.copy_(part[: len(final)].view_as(final))
-                if out.sums is not None and out.counts is not None and sums is not None and counts is not None:
-                    out.sums[real] = sums[: real.stop - real.start]
-                    out.counts[real] = counts[: real.stop - real.start]
-            return out
+                for whole, some in ((out.sums, sums), (out.counts, counts)):
+                    if whole is not None and some is not None:
+                        whole[real] = some[: real.stop - real.start]
 
     def _dense(self, work: Work, collect: bool) -> tuple[list[Tensor], Tensor | None, Tensor | None]:
         sgd, net = self.sgd, self.dense
@@ -174,9 +164,7 @@ class Stacked(Base):
         return seen.permute(0, 3, 1, 2).reshape(*index.shape, *self.images.shape[1:])
 
 
-def stacked_path(
-    module: nn.Module, images: Tensor, precision: Precision = "fp32"
-) -> Literal["dense", "conv", "reference"]:
+def stacked_path(module: nn.Module, images: Tensor) -> Path:
     """The quickest of `Stacked`'s paths for this module on the images' device."""
     chain = layers(module)
     if chain is None:
@@ -197,9 +185,13 @@ def executor(
     *,
     precision: Precision = "fp32",
     frame: Frame | None = None,
-) -> Loop | Stacked:
-    """The quicker executor for this module where the images are: `Loop` on a CPU unless the module is dense."""
-    if images.is_cuda or stacked_path(module, images, precision) == "dense":
+    kind: Trainer = "auto",
+) -> Executor:
+    """An executor of that kind; `auto` is the quicker one for this module where the images are: `Loop` on a CPU unless
+    the module is dense."""
+    if kind == "auto":
+        kind = "stacked" if images.is_cuda or stacked_path(module, images) == "dense" else "loop"
+    if kind == "stacked":
         return Stacked(module, images, labels, classes, sgd, precision=precision, frame=frame)
     return Loop(module, images, labels, classes, sgd, frame=frame)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @frozen(eq=False)
-class Table:
+class LogitTable:
     """Label l's row is the mean of `count[l]` clients' mean logits; what each of them gave is kept beside it."""
 
     rows: Tensor
@@ -21,15 +21,15 @@ class Table:
     """(clients, classes), bool."""
 
     @staticmethod
-    def empty(clients: int, classes: int, like: Tensor) -> Table:
-        return Table(
+    def empty(clients: int, classes: int, like: Tensor) -> LogitTable:
+        return LogitTable(
             like.new_zeros(classes, classes),
             like.new_zeros(classes),
             like.new_zeros(clients, classes, classes),
             torch.zeros(clients, classes, dtype=torch.bool, device=like.device),
         )
 
-    def renewed(self, clients: Tensor, sums: Tensor, counts: Tensor) -> Table:
+    def renewed(self, clients: Tensor, sums: Tensor, counts: Tensor) -> LogitTable:
         """The next table from the logit sums and counts of some clients, one entry each, in a fixed order; labels
         that nobody sent keep their row."""
         there = counts > 0
@@ -41,7 +41,7 @@ class Table:
         gave = self.gave & ~new
         own[clients] = torch.where((there & new)[..., None], averages, own[clients])
         gave[clients] |= there
-        return Table(torch.where(new[:, None], rows, self.rows), torch.where(new, count, self.count), own, gave)
+        return LogitTable(torch.where(new[:, None], rows, self.rows), torch.where(new, count, self.count), own, gave)
 
     def without(self, clients: Tensor) -> tuple[Tensor, Tensor]:
         """What each of the clients learns from: the rows without its own share, and which rows there are."""

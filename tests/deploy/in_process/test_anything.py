@@ -34,6 +34,11 @@ POLICIES = [
     "mifa",
     "fedbacys",
     "cycp",
+    "fedasync",
+    "fedbuff",
+    "fedau",
+    "fedvarp",
+    "f3ast",
 ]
 LIVES = 4
 

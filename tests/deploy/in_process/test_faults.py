@@ -35,6 +35,8 @@ CAPACITY, POOR = 30.0, 6
 """The node in the shade, which gains less than the server expects, and declines."""
 RARE = {"fedbacys-odd": {"decline"}, "pipecycle+": {"decline"}}
 """One asks for few sessions, the other for those of the fullest batteries."""
+ALL = {"fedasync": '{"concurrency": 8}', "fedbuff": '{"concurrency": 8}', "f3ast": '{"picked": 8}'}
+"""Who asks few clients at a time is to ask all, or there are too few messages for every fault."""
 DECISIVE = ("reply", "decline", "lost", "refused")
 
 
@@ -70,8 +72,9 @@ def test_nothing_stalls_and_energy_is_conserved(
     spy, seen = Spy(), Counter[str]()
     nodes = [{"partition-id": one, "ledger": str(tmp_path / f"ledger-{one}.json")} for one in range(CLIENTS)]
     nodes[POOR]["harvest"] = "bernoulli:0.05"
-    live = federation(run_it=False, app=spy.app, policy=policy, clock=clock, clients=CLIENTS, slots=SLOTS, nodes=nodes,
-                      session=SESSION, harvest="bernoulli:0.6", initial=3.0, capacity=CAPACITY, slack=2,
+    live = federation(run_it=False, app=spy.app, policy=policy, policy_settings=ALL.get(policy, "{}"), clock=clock,
+                      clients=CLIENTS, slots=SLOTS, nodes=nodes, session=SESSION,
+                      harvest="bernoulli:0.6", initial=3.0, capacity=CAPACITY, slack=2,
                       slot_seconds=5.0, deadline=65.0, margin=5.0)  # fmt: skip
     grid = live.grid
 

@@ -16,7 +16,7 @@ from flwr.app import Message
 from pipecycle.report.battery import levels
 from pipecycle.report.page import page
 from pipecycle.report.payload import battery, gantt
-from pipecycle.report.records import load, read
+from pipecycle.runs.records import load, read
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.world.energy import UNIT
 

@@ -68,7 +68,7 @@ class Reaper:
             raise Killed
 
 
-CLOCKED = ("cycp", "mifa", "flda", "fedbacys")
+CLOCKED = ("cycp", "mifa", "flda", "fedbacys", "fedau", "fedvarp", "f3ast")
 SETTINGS: dict[str, Any] = {"clients": 5, "slots": 40, "session": 4, "harvest": "bernoulli:0.7", "initial": 4.0,
                             "evaluate_every": 15}  # fmt: skip
 

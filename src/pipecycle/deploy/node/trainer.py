@@ -80,12 +80,12 @@ def train(message: Message, context: Context, defaults: RunSettings | None = Non
     classes = int(message.content["config"]["classes"])
     task = own_data(run, node, classes)
     x, y = torch.from_numpy(task.x_train), torch.from_numpy(task.y_train)
-    recipe = run.recipe()
-    augment = augmentation(recipe.augment)
+    training = run.training()
+    augment = augmentation(training.augment)
     if augment is not None:
         augment.check(task.shape)
     module = blank(run.model, task.shape, classes)
-    loop = Paced(module, x, y, classes, recipe.sgd, frame=Frame(augment.crop if augment else 0, task.black))
+    loop = Paced(module, x, y, classes, training.sgd, frame=Frame(augment.crop if augment else 0, task.black))
     loop.pace, loop.until = node.pace, began + order.seconds
     start = message.content.get("kept", message.content.get("arrays"))
     reference = joined(read_arrays(start, form(module), "arrays"))

@@ -33,7 +33,7 @@ from pipecycle.deploy.wire.protocol import Report, age
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
 from pipecycle.policies.registry import build, revision
-from pipecycle.runs.run import with_upload_ratio
+from pipecycle.runs.planning import with_upload_ratio
 from pipecycle.schedule.assemble import about
 from pipecycle.schedule.schedule import Schedule, Status
 from pipecycle.schedule.slots import steps

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pipecycle.deploy.server.tensors import TensorStore
 from pipecycle.train.recipes import evaluate, tabulate
-from pipecycle.train.teachers import Table
+from pipecycle.train.teachers import LogitTable
 from pipecycle.world.fleet import Fleet
 from pipecycle.world.lineage import Kind, Lineage
 
@@ -43,7 +43,7 @@ class Weights:
 
     def teacher(self, table: int, client: int) -> tuple[Tensor, Tensor]:
         """The logits that a client learns from, and which of their rows are valid."""
-        logits, valid = Table(**self.store.get(f"table-{table}")).without(torch.tensor([client]))
+        logits, valid = LogitTable(**self.store.get(f"table-{table}")).without(torch.tensor([client]))
         return logits[0], valid[0]
 
     def catch_up(self, *, values: bool = True) -> list[Made]:
@@ -120,7 +120,7 @@ class Weights:
     def _tabulate(self, table: int) -> None:
         _, _, sessions = self.lineage.tables[table]
         parts = [self.store.get(f"logits-{session}") for session in sessions.tolist()]
-        before = Table(**self.store.get(f"table-{table - 1}")) if table else None
+        before = LogitTable(**self.store.get(f"table-{table - 1}")) if table else None
         clients = torch.from_numpy(self.fleet.client_of(sessions))
         made = tabulate(before, self.fleet.clients, clients, [(part["sums"], part["counts"]) for part in parts])
         self.store.put(f"table-{table}", attrs.asdict(made, recurse=False))

@@ -21,10 +21,10 @@ from pipecycle.checks import at_least, flag, one_of
 from pipecycle.errors import InputError, shown
 from pipecycle.policies.registry import convert, nearest
 from pipecycle.runs.config import SECTIONS, Config, sections
-from pipecycle.runs.run import problem_of, recipe_of
+from pipecycle.runs.run import problem_of, training_of
 
 if TYPE_CHECKING:
-    from pipecycle.train.problems import Problem, Recipe
+    from pipecycle.train.problems import Problem, Training
 
 Scalar = bool | int | float | str
 CHANGEABLE = ("slots", "roll-call", "deadline", "margin", "pin-nodes")
@@ -233,9 +233,9 @@ class RunSettings(FlatSettings):
         built = {section: SECTIONS[section](**given) for section, given in values.items()}
         return Config(policy=self.policy, settings=self.options, **built)
 
-    def recipe(self) -> Recipe:
+    def training(self) -> Training:
         """How nodes train."""
-        return recipe_of(self.config().train)
+        return training_of(self.config().train)
 
     def problem(self) -> Problem:
         """The task, its split and the initial model, as the simulator makes them."""

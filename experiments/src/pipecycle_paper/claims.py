@@ -1,0 +1,246 @@
+"""Every quantitative claim of the paper's abstract, contributions, results and conclusions, put to the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from attrs import frozen
+
+from pipecycle.report.tables import TextTable
+from pipecycle_paper import claims_curves as curves
+from pipecycle_paper import claims_tables as tables
+from pipecycle_paper.claims_tables import Source
+from pipecycle_paper.grid import Grid
+from pipecycle_paper.tables import trials
+from pipecycle_paper.verdicts import Finding, untestable
+
+
+@frozen
+class Claim:
+    """What the paper says, where, and the functions that look whether it is so."""
+
+    lines: str
+    text: str
+    """In our words, with the thresholds that we had to choose."""
+    table: Callable[[Source], Finding] | None = None
+    """For claims about the accuracies of the two tables: asked of our tables and of the paper's."""
+    history: Callable[[Grid], Finding] | None = None
+    """For claims that need more than the tables."""
+    print_only: bool = False
+    """About the print itself: our runs cannot say anything."""
+    measured: bool = True
+    """Whether the verdict rests on trained models, so that the number of trials matters."""
+
+    def ours(self, grid: Grid) -> Finding:
+        if self.history is not None:
+            return self.history(grid)
+        if self.print_only or self.table is None:
+            return untestable("it is about how the paper's tables are printed")
+        return self.table(grid.value)
+
+    def own(self) -> Finding | None:
+        """The paper's own tables about the claim."""
+        return None if self.table is None else self.table(tables.printed)
+
+
+CLAIMS: Sequence[Claim] = (
+    Claim(
+        "L86, L111",
+        "PipeCycle reaches a target accuracy with substantially less energy than the baselines (here: at most 80 % of "
+        "the best baseline's at 50, 55, 60, 65 %, every δ, both distributions, everybody at the best G)",
+        history=curves.cheaper_to_target,
+    ),
+    Claim(
+        "L86, L111",
+        "Under label skew the competing cyclic schemes (CyCP, FedSeq, FedBacys) collapse to near chance (here: below "
+        "15 % in every non-IID cell)",
+        tables.cyclic_collapse,
+    ),
+    Claim(
+        "L86, L278, L528",
+        "Staleness has a finite-horizon bound: no chain of aggregations is longer than floor(S / B)",
+        history=curves.depth_is_bounded,
+        measured=False,
+    ),
+    Claim(
+        "L539",
+        "The reference of an aggregation comes from at most G aggregations before (τ - π(τ) ≤ G)",
+        history=curves.lag_is_bounded,
+        measured=False,
+    ),
+    Claim(
+        "L109",
+        "More concurrent groups learn faster early on (here: slots until 40 % fall with G)",
+        history=curves.more_groups_start_faster,
+    ),
+    Claim(
+        "L109",
+        "More groups settle at a less accurate point in the long run (accuracy falls with G)",
+        tables.large_settles_lower,
+    ),
+    Claim("L111", "Which G is best depends on δ and on the distribution", tables.best_groups_depend),
+    Claim(
+        "L111",
+        "... in the direction predicted by the analysis (here: the best G differs between δ where its G* does)",
+        history=curves.direction_of_the_analysis,
+    ),
+    Claim(
+        "L329",
+        "A client in isolation gets about 10 %, as by guessing (here: below 15 %)",
+        history=curves.isolated_guess,
+    ),
+    Claim(
+        "L489",
+        "Bold figures are the best of their column (said of Table I; here: of both)",
+        tables.bold_is_best,
+        print_only=True,
+    ),
+    Claim(
+        "L489",
+        "IID: PipeCycle has the highest accuracy at every δ (each scheme at its best G)",
+        tables.highest_iid,
+    ),
+    Claim("L489", "IID: PipeCycle does not drop when G increases", tables.never_drops),
+    Claim("L489", "IID: every other grouped scheme does drop when G increases", tables.others_drop),
+    Claim(
+        "L492",
+        "Non-IID: the grouped baselines break with larger G (here: at G = 5 and 10 below 15 %, or 10 points below "
+        "G = 2)",
+        tables.grouped_break,
+    ),
+    Claim(
+        "L492",
+        "Non-IID: PipeCycle remains functional at G = 5 for δ = 0.3, 0.5, 1 (here: at least 50 %)",
+        tables.functional_to_five,
+    ),
+    Claim("L492", "Non-IID: PipeCycle degrades at G = 10 (δ = 0.3, 0.5, 1; against G = 5)", tables.degrades_at_ten),
+    Claim("L494", "The G* of the analysis does not depend on δ", history=curves.optimum_ignores_delta, measured=False),
+    Claim(
+        "L494",
+        "Aggregations scale linearly with G whether energy or the pipeline limits them (here: within 10 %, IID)",
+        history=curves.events_grow_with_groups,
+        measured=False,
+    ),
+    Claim(
+        "L494",
+        "At low δ a smaller G is better (δ = 0.1, both distributions: accuracy falls with G)",
+        tables.small_wins_when_scarce,
+    ),
+    Claim("L494", "Non-IID, δ = 0.1: PipeCycle is best at G = 2", tables.two_is_best_when_scarce),
+    Claim("L494", "Non-IID: at higher δ the gap between the values of G narrows", tables.gap_narrows),
+    Claim(
+        "L496",
+        "IID, G = 2: PipeCycle has the highest final mean over all clients' models at every δ (here: final is where a "
+        "run has spent the budget, which is at different slots)",
+        history=curves.clients_highest_iid,
+    ),
+    Claim("L496", "IID: larger G gives PipeCycle higher accuracy than G = 2", tables.larger_is_better_iid),
+    Claim("L496", "IID: PipeCycle with G = 2 beats every baseline at its best G", tables.two_beats_all_iid),
+    Claim(
+        "L496",
+        "IID, G = 2, δ ≥ 0.3: PipeCycle reaches 50 % slightly before FedSeq (mean over clients, slots)",
+        history=curves.pipecycle_first,
+    ),
+    Claim(
+        "L496",
+        "IID, G = 2, δ = 0.1: FedSeq reaches 50 % slightly before PipeCycle",
+        history=curves.fedseq_first_when_scarce,
+    ),
+    Claim(
+        "L496",
+        "IID, G = 2: the other baselines reach 50 % after both PipeCycle and FedSeq",
+        history=curves.others_lag,
+    ),
+    Claim(
+        "L498",
+        "Non-IID, δ ≥ 0.3: PipeCycle with G = 2 has the highest accuracy of all (tables; baselines at their best G)",
+        tables.highest_noniid,
+    ),
+    Claim(
+        "L498",
+        "Non-IID, G = 2, δ ≥ 0.3: PipeCycle has the highest final mean over all clients' models (here: where a run "
+        "has spent the budget)",
+        history=curves.clients_highest_noniid,
+    ),
+    Claim("L498", "Non-IID, G = 2, δ ≥ 0.3: PipeCycle keeps 60 % or more", tables.sixty_at_two),
+    Claim(
+        "L498",
+        "Non-IID: grouped baselines degrade with δ (G = 2) or collapse at larger G (here: G = 10 below 15 %)",
+        tables.degrade_or_collapse,
+    ),
+    Claim(
+        "L498",
+        "Non-IID: FedSeq, CyCP and FedBacys collapse to about 10 % at G = 10 (here: below 15 %)",
+        tables.collapse_at_ten,
+    ),
+    Claim("L498", "Non-IID: PipeCycle keeps 45 % or more at every G and δ", tables.keeps_45),
+    Claim(
+        "L514",
+        "Non-IID, δ = 0.1: PipeCycle (G = 2) needs more slots than FedAvg and FLDA to the same accuracy",
+        history=curves.slower_when_scarce,
+    ),
+    Claim(
+        "L514",
+        "δ = 0.1: aggregations no longer scale with G (here: at most a quarter more than with G = 2, IID)",
+        history=curves.events_stop_growing,
+        measured=False,
+    ),
+    Claim(
+        "L514",
+        "Non-IID, δ = 0.1, G = 2: PipeCycle is comparable to FedSeq (here: within 2 points)",
+        tables.comparable_to_fedseq,
+    ),
+    Claim("L514", "Non-IID: FedBacys fails at every δ (here: below 15 % at every G)", tables.fedbacys_fails),
+    Claim(
+        "L514",
+        "The relay is what enables learning without IID data: FedBacys, which lacks it, fails (here: also when all its "
+        "clients start from the newest model)",
+        history=curves.relay_is_what_helps,
+    ),
+    Claim(
+        "L523",
+        "δ = 0.5: at any budget PipeCycle is at least as accurate as the best baseline (here: twenty budgets, "
+        "everybody at the best G)",
+        history=curves.ahead_at_any_budget,
+    ),
+    Claim(
+        "L523",
+        "δ = 0.5: for any target PipeCycle spends the least (here: 30 to 70 %, as far as anybody gets there)",
+        history=curves.least_for_any_target,
+    ),
+    Claim(
+        "L523",
+        "δ = 0.5: the saving is larger without IID data (share of the best baseline's energy, same targets)",
+        history=curves.gap_widens,
+    ),
+    Claim(
+        "L523",
+        "Non-IID, δ = 0.5: PipeCycle reaches 65 % with about half the best baseline's energy (here: at most 60 %)",
+        tables.reaches_65,
+        curves.half_the_energy_to_65,
+    ),
+    Claim(
+        "L527",
+        "More accuracy per energy than the other schemes for harvested energy (FedSeq, FLDA, FedBacys; at the budget, "
+        "best G, both distributions)",
+        history=curves.better_than_harvesting,
+    ),
+)
+
+
+def examine(grid: Grid) -> list[tuple[Claim, Finding, Finding | None]]:
+    """Every claim with what our results say and what the paper's own tables say."""
+    return [(claim, claim.ours(grid), claim.own()) for claim in CLAIMS]
+
+
+def claims_table(grid: Grid, examined: Sequence[tuple[Claim, Finding, Finding | None]]) -> TextTable:
+    few = f" ({trials(grid)})" if 0 < grid.trials[0] < 3 else ""
+    body = []
+    for number, (claim, finding, own) in enumerate(examined, 1):
+        printed = "-"
+        if own is not None:
+            printed = own.verdict if own.verdict == "holds" else f"{own.verdict}: {own.figure}"
+        why = finding.why + (few if finding.verdict != "cannot be tested" and claim.measured else "")
+        body.append((str(number), claim.text, claim.lines, finding.figure, finding.words, why, printed))
+    head = ("No.", "Claim", "Line", "Our figure", "Verdict", "Why", "The paper's own tables")
+    return TextTable(f"Claims of the paper, against {trials(grid)} of ours", head, tuple(body))

@@ -1,0 +1,77 @@
+"""What an accuracy costs: energy to a target, and whose is the least."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pipecycle.report.tables import TextTable
+from pipecycle.results import Value
+from pipecycle_paper.grid import Cell, Grid
+from pipecycle_paper.paper import BASELINES, DELTAS, choices, label
+from pipecycle_paper.tables import CAPTIONS, MISSING, TARGETS, trials
+
+
+def cost(cell: Cell, target: float) -> Value:
+    """Energy to an accuracy, the mean over the trials; one that never gets there counts with what it spent.
+
+    Its error is what the error of the accuracy amounts to, or the spread over trials if that is more."""
+    blurred = []
+    for trial in cell:
+        row = trial.reaches(target)
+        if row is not None:
+            noise, energy = trial.noise(trial.test_samples), float(trial.energy[row])
+            around = [trial.energy_to(target - noise), trial.energy_to(target + noise)]
+            before = float(trial.energy[row - 1]) if row else 0.0
+            blurred.append(max(energy - before, *(abs(near - energy) for near in around if near)))
+    return Value.of([trial.cost(target) for trial in cell], float(np.mean(blurred)) if blurred else 0.0)
+
+
+Cheapest = tuple[str, Value]
+
+
+def cheapest(
+    grid: Grid, where: str, policies: Sequence[str], delta: float, target: float
+) -> tuple[bool, Cheapest | None]:
+    """Whether all of some schedulers were run, and which gets to a target with the least energy, each at its best G."""
+    bills: list[Cheapest] = []
+    complete = True
+    for policy, groups in choices(policies):
+        cell = grid.cell(where, policy, groups, delta)
+        complete = complete and cell is not None
+        if cell is not None and cell.gets_to(target):
+            bills.append((label(policy, groups).replace(",", ""), cost(cell, target)))
+    return complete, min(bills, key=lambda bill: bill[1].mean, default=None)
+
+
+def ratios(grid: Grid, where: str) -> TextTable:
+    """Energy to the targets as a multiple of the best baseline's."""
+    rivals = {
+        (delta, target): cheapest(grid, where, BASELINES, delta, target)[1] for delta in DELTAS for target in TARGETS
+    }
+    body = []
+    for scheme, groups in grid.rows:
+        line = [label(scheme, groups)]
+        for delta in DELTAS:
+            cell = grid.cell(where, scheme, groups, delta)
+            line += [MISSING if cell is None else _ratio(cell, target, rivals[delta, target]) for target in TARGETS]
+        body.append(tuple(line))
+    names = ["the best baseline", *("-" if rival is None else _named(rival) for rival in rivals.values())]
+    head = ["Scheme"]
+    for delta in DELTAS:
+        head += [f"δ = {delta:g}: {TARGETS[0]:g} %", *(f"{target:g} %" for target in TARGETS[1:])]
+    title = f"Energy to reach an accuracy as a multiple of the best baseline's, {CAPTIONS[where]}: {trials(grid)}"
+    return TextTable(title, tuple(head), (tuple(names), *body))
+
+
+def _ratio(cell: Cell, target: float, rival: Cheapest | None) -> str:
+    if not cell.gets_to(target):
+        return "never"
+    if rival is None:
+        return "alone"
+    return f"{cost(cell, target).mean / rival[1].mean:.2f}"
+
+
+def _named(rival: Cheapest) -> str:
+    return f"{rival[0]}: {rival[1].mean / 1000:,.0f} k"

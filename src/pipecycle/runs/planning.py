@@ -1,0 +1,117 @@
+"""The schedule of a configuration.  What planning needs (the size of the model, samples per client) is data, so that a
+run is planned before torch is imported, and `plan` and `run` give the same schedule."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import cache, partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from pipecycle.data import CATALOGUE, Split, Task, load, load_split
+from pipecycle.policies.registry import build, parameters, policy_class
+from pipecycle.runs.config import Config
+from pipecycle.schedule.plan import Planning
+from pipecycle.schedule.schedule import Schedule
+from pipecycle.stopping import die_with_parent
+from pipecycle.train import presets
+from pipecycle.world.specs import parse_harvest
+from pipecycle.world.streams import streams
+
+
+@cache
+def _task(name: str, scale: str | None) -> Task:
+    return load(name, scale)
+
+
+def task_of(config: Config) -> Task:
+    """The data of a configuration, loaded once: runs that share their data can be stacked."""
+    return _task(config.data.name, config.data.scale)
+
+
+def split_of(config: Config) -> Split | None:
+    """The saved split that a configuration names, if it names one."""
+    if config.data.split is None:
+        return None
+    return load_split(Path(config.data.split), task_of(config), trial=config.world.trial)
+
+
+def planning(config: Config) -> Planning:
+    """The planning of a configuration, to be watched step by step.  Data is read only if the policy needs the model's
+    size and the name of the set does not tell it, or if a file says who holds what."""
+    world, split = config.world, split_of(config)
+    settings = with_upload_ratio(config, *model_of(config)) if priced_by_model(config) else config.settings
+    used = None if split is None else split.used(world.session, config.train.batch)
+    return Planning(
+        build(config.policy, settings),
+        parse_harvest(world.harvest),
+        world.clients if split is None else len(split),
+        world.slots,
+        session=world.session,
+        budget=world.budget,
+        trial=world.trial,
+        capacity=world.capacity,
+        initial=world.initial,
+        samples=None if used is None or (used == used[0]).all() else used,  # updates that count alike need no samples
+    )
+
+
+def plan_of(config: Config) -> Schedule:
+    """The schedule of a configuration."""
+    plan = planning(config)
+    for _ in plan.steps():
+        pass
+    return plan.schedule()
+
+
+def priced_by_model(config: Config) -> bool:
+    """Whether the model decides what the policy pays: it sends logit tables, and no ratio is given."""
+    return "upload_ratio" in parameters(policy_class(config.policy)) and config.settings.get("upload_ratio") is None
+
+
+def with_upload_ratio(config: Config, classes: int, size: int) -> dict[str, Any]:
+    """The policy's settings, where it sends logit tables with their price: a table has a row and a column per class, a
+    model of `size` parameters costs 1."""
+    if not priced_by_model(config):
+        return dict(config.settings)
+    return {**config.settings, "upload_ratio": min(1.0, max(1, classes) ** 2 / size)}
+
+
+def model_of(config: Config) -> tuple[int, int]:
+    """Classes of the data and parameters of the model; torch is imported for a user's own model only."""
+    name, entry = config.train.model, CATALOGUE.get(config.data.name)
+    about: Any = task_of(config) if entry is None else entry
+    if name in presets.PRESETS:
+        return about.classes, presets.size(name, about.shape, about.classes)
+    from pipecycle.train import models
+
+    module = models.build(name, about.shape, about.classes, streams(config.world.trial)("model").words(2))
+    return about.classes, models.size(module)
+
+
+@contextmanager
+def planned_ahead(configs: Sequence[Config], processes: int) -> Iterator[list[Callable[[], Schedule]]]:
+    """`plan_of` for each of many configurations, done on several cores at once."""
+    processes = min(processes, len(configs) // 4)
+    if processes < 2:
+        yield [partial(plan_of, config) for config in configs]
+        return
+
+    def ready(config: Config, schedule: Future[Schedule]) -> Schedule:
+        try:
+            return schedule.result()
+        except BrokenExecutor:  # one plan has killed the processes that make them all
+            return plan_of(config)
+
+    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_planner) as pool:
+        yield [partial(ready, config, pool.submit(plan_of, config)) for config in configs]
+
+
+def _planner() -> None:
+    """Ctrl-C is for the process that asked for the plans, and nobody plans for a process that is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()

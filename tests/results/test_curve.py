@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import numpy as np
+
+from pipecycle.results import Metrics, mean_curve
+
+
+def metrics(
+    slot: list[float], energy: list[float], accuracy: list[float], budget: list[float] | None = None
+) -> Metrics:
+    columns = {"slot": slot, "energy": energy, "accuracy": accuracy, "loss": accuracy, "best": accuracy}
+    columns["budget"] = budget or [0.0] * len(slot)
+    return Metrics.of({name: np.array(values, np.float64) for name, values in columns.items()})
+
+
+def test_trials_that_share_no_stretch_have_no_mean() -> None:
+    assert mean_curve([metrics([1], [95], [20]), metrics([1], [110], [30])], "energy") is None
+    assert mean_curve([], "slot") is None
+
+
+def test_over_slots_the_regular_checkpoints_count_and_over_energy_those_within_the_budget() -> None:
+    shown = metrics([100, 190, 200], [10, 19, 20], [50, 60, 70], (0, 1, 0))
+    assert [column.tolist() for column in shown.line("slot")] == [[100, 200], [50, 70]]
+    assert [column.tolist() for column in shown.line("energy")] == [[10, 19], [50, 60]]
+    assert shown.reaches(70) is None
+    assert (shown.reaches(55), shown.energy_to(55), shown.cost(70)) == (1, 19, 19)
+
+
+def test_an_accuracy_that_nobody_knows_is_not_drawn() -> None:
+    assert mean_curve([metrics([100, 200], [1, 2], [np.nan, np.nan])], "slot") is None
