@@ -80,7 +80,7 @@ class Node:
             return Message(stored, reply_to=message)
         self.battery.advance(self.account, order.slot)
         if order.roll_call:
-            return self.unsettled(message, self.reply(order, "present"))
+            return self.unsettled(message, attrs.evolve(self.reply(order, "present"), samples=self.node.samples))
         if order.client != self.node.partition_id:
             return self.unsettled(message, self.reply(order, "declined", f"this is client {self.node.partition_id}"))
         if order.turn <= self.account.page.turn:

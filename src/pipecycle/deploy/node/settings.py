@@ -28,6 +28,7 @@ class NodeSettings(FlatSettings):
 
     partition_id: int = setting(0, "Which client it is, from 0.", at_least(0))
     data: str = setting("", "Its own data: an .npz file with x and y, or a folder of x.npy and y.npy.", absolute)
+    samples: int = setting(0, "How many samples it has: an own app's num-examples may not exceed it.", at_least(0))
     ledger: str = setting(
         "", "File of its energy ledger and replies; without one Flower's memory holds them.", absolute
     )

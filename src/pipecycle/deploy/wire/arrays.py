@@ -19,6 +19,8 @@ LARGEST = 1e12
 """Weights beyond it are no weights, and would sooner or later not be finite."""
 EXACT = 2**24
 """Whole numbers up to here are themselves as float32: counters such as a batch normalisation's."""
+HEADER = 4096
+"""Bytes before the values in numpy's format, at most."""
 Arrays = dict[str, NDArray[Any]]
 Form = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 """Names, shapes and types."""
@@ -66,6 +68,8 @@ def _read(array: Array, shape: tuple[int, ...], kind: np.dtype[Any], name: str, 
     """The values of one array; what it claims to be and what it holds must both be what is needed."""
     if tuple(array.shape) != shape or array.dtype != str(kind) or array.stype != "numpy.ndarray":
         raise Refused(name, f"{key} is {array.dtype} {tuple(array.shape)}, needs {kind} {shape} in numpy's format")
+    if len(array.data) > prod(shape) * kind.itemsize + HEADER:
+        raise Refused(name, f"{key} has {len(array.data)} bytes, more than {kind} {shape} takes")
     try:
         values = read_array(io.BytesIO(array.data), key, len(array.data))
     except Exception as error:  # a broken header fails in many ways

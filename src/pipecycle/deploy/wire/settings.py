@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pipecycle.train.problems import Problem, Training
 
 Scalar = bool | int | float | str
-CHANGEABLE = ("slots", "roll-call", "deadline", "margin", "pin-nodes")
+CHANGEABLE = ("slots", "roll-call", "deadline", "margin", "pin-nodes", "norm-bound")
 """What a run that is resumed may change: none of it has any effect on slots that are over."""
 FOREIGN = ("num-partitions",)
 """Keys that Flower's engines add by themselves."""
@@ -165,6 +165,9 @@ class RunSettings(FlatSettings):
     )
     pin_nodes: bool = setting(
         False, "Whether a client must stay the same Flower node; only with registered keys.", flag
+    )
+    norm_bound: float = setting(
+        20.0, "An update's norm may be so many times the median of the latest; 0 for no bound.", checks.units
     )
     evaluate_every: int = _shared("look.every", 20)
     out: str = setting("", "Absolute folder of the run; empty writes nothing.", absolute)
