@@ -82,6 +82,7 @@ class Driver:
         self._published = 0
         self._due = 0  # the slot from which the record so far is written again
         self._warned = False
+        self._heard = ""
 
     @property
     def identity(self) -> str:
@@ -129,7 +130,7 @@ class Driver:
         self.weights.catch_up()
         self._roll_call(-1, set(range(run.clients)))
         if not self.roster.reachable:
-            raise InputError(f"no node has replied within {run.roll_call:g} s")
+            raise InputError(self._nobody())
         self.policy.setup(self.world)
         self._save(-1)
         return 0
@@ -182,7 +183,7 @@ class Driver:
         self.roster.slot = slot
         news = self._roll_call(slot, reachable, known=reachable if logical else set())
         if logical and reachable and not self.roster.reachable:
-            raise InputError(f"no node has replied within {run.roll_call:g} s")  # slots would race by
+            raise InputError(self._nobody())  # slots would race by
         for client in sorted(reachable - self.roster.reachable):
             news = True
             event: Event = {"event": "away", "client": client, "why": "not there when the run went on", "after": True}
@@ -204,6 +205,7 @@ class Driver:
             self.roster.call(slot)
             for event in sorted(self.roster.receive(lambda flight: flight.session < 0), key=in_order):
                 client = event.get("client", -1)
+                self._heard = event.get("why", self._heard)
                 if event["event"] == "roll-call" and client in (known or ()) and self._is_known(event):
                     continue
                 news |= client >= 0
@@ -213,6 +215,10 @@ class Driver:
             if wanted <= self.roster.reachable or self.timer.monotonic() >= until:
                 return news
             self.timer.sleep(0.25)
+
+    def _nobody(self) -> str:
+        heard = f" (the last that was heard: {self._heard})" if self._heard else ""
+        return f"no node has replied within {self.settings.roll_call:g} s{heard}"
 
     def _is_known(self, event: Event) -> bool:
         """Whether the reply to a roll call changes nothing."""
