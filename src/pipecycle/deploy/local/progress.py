@@ -75,6 +75,7 @@ class Progress:
                 self.warnings.append(str(why))
             case {"event": "resume"}:
                 self.ended = None
+                self.settings |= {"slots": event["slots"]} if "slots" in event else {}
             case {"event": "end"}:
                 self._over(event)
             case {"event": "late", "client": client, "battery": battery}:

@@ -191,7 +191,7 @@ class Driver:
             self.apply(event)
         if news or not logical:
             self.fleet.life = f"{age(self.fleet.life) + 1}-{secrets.token_hex(4)}"
-        self.trace.write("resume", slot, life=self.fleet.life)
+        self.trace.write("resume", slot, life=self.fleet.life, slots=run.slots)
         # Before anything is sent: two servers with the same life must agree on who is present.
         self.trace.save(self.roster.run, slot, self.identity)
 
