@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all cpu-test lint format bench bench-rivals browser-test ray-test flower-test flower-chaos clean
+.PHONY: demo test test-all cpu-test worlds-test lint format bench bench-rivals browser-test pictures ray-test flower-test flower-chaos clean
 
 demo: $(VENV)/.installed  ## the main job on embedded data
 	$(BIN)/pipecycle compare
@@ -18,6 +18,9 @@ cpu-test: $(VENV)/.installed  ## training and theory with the oldest instruction
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 \
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" tests/train tests/theory
 
+worlds-test: $(VENV)/.installed  ## 10,000 random worlds in which everything fails, every policy, energy to the quantum
+	$(BIN)/python -m pytest -n auto -m slow tests/properties/test_rough_worlds.py
+
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -29,6 +32,7 @@ format: $(VENV)/.installed
 
 bench: $(VENV)/.installed  ## speed, each as a ratio to something else measured in the same run
 	$(BIN)/python benchmarks/plan_speed.py
+	$(BIN)/python benchmarks/field_speed.py
 
 bench-rivals: .venv-rivals/.installed  ## lenet on one core against a plain loop, pfl-research and Flower
 	.venv-rivals/bin/python benchmarks/cpu_rivals.py
@@ -38,10 +42,16 @@ bench-rivals: .venv-rivals/.installed  ## lenet on one core against a plain loop
 	.venv-rivals/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[flower]" "pfl[pytorch]==0.6.0"
 	touch $@
 
-browser-test: $(VENV)/.installed  ## the report in a real browser
+browser-test: $(VENV)/.browser  ## the report and the studio in a real browser
+	$(BIN)/python -m pytest tests/browser -m browser
+
+pictures: $(VENV)/.browser  ## the pictures of docs/studio.md
+	$(BIN)/python docs/pictures.py
+
+$(VENV)/.browser: $(VENV)/.installed
 	command -v chromium >/dev/null || { [ $$(id -u) = 0 ] && S= || S=sudo; $$S apt-get update -qq && $$S apt-get install -y -qq chromium; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt playwright
-	$(BIN)/python -m pytest tests/browser -m browser
+	touch $@
 
 ray-test: $(VENV)/.installed  ## sweeps on a Ray cluster of this machine
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[ray]"

@@ -193,7 +193,7 @@ def rates(name: str, counts: list[int], top: float, precisions: list[str]) -> No
             tflop_per_s=round(rate * work / 1e12, 1), share_of_bf16_ceiling=share)  # fmt: skip
 
     for chunk in (64, 256):
-        show(f"torch.func fp32, chunks of {chunk}", 256, setting.stacked("fp32", "reference", chunk=chunk))
+        show(f"torch.func fp32, chunks of {chunk}", 256, setting.stacked("fp32", "module", chunk=chunk))
     for precision in precisions:
         trainer = setting.stacked(precision)
         for count in counts:

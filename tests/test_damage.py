@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 import torch
@@ -83,7 +84,7 @@ def read_results(path: Path, home: Path) -> tuple[str, str]:
 
 def read_metrics(path: Path, home: Path) -> list[Any] | None:
     found = records.read_metrics(path)
-    return None if found is None else [getattr(found, name).tolist() for name in found.__slots__[:-1]]
+    return None if found is None else [np.asarray(value).tolist() for value in attrs.asdict(found).values()]
 
 
 def read_state(path: Path, home: Path) -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ ROOMS = [
     "report",
     "theory",
     "deploy",
+    "studio",
     "commands",
 ]
 FREE = {"__version__"}

@@ -12,8 +12,9 @@ from pipecycle import InputError
 from pipecycle.runs.config import Config
 from pipecycle.runs.estimate import estimate
 from pipecycle.runs.parquet import collect
-from pipecycle.runs.run import prepare, train_folders
+from pipecycle.runs.run import RunFolder, prepare, train_folders
 from pipecycle.runs.sweep import expand, read_sweep
+from pipecycle.runs.workers import dealt, share
 from pipecycle.train.job import Job
 from tests.commands import Done, end, pipecycle, process, until
 
@@ -278,3 +279,27 @@ def test_steps_in_a_sweep_are_numbers_and_words(tmp_path: Path) -> None:
     again = pandas.read_parquet(tmp_path / "results.parquet")
     steps = again.groupby("run", sort=False)["policy.step"].first().fillna("unsaid").tolist()
     assert steps == ["unsaid", "0.5", "lag-stable", "unsaid"]
+
+
+def test_runs_are_dealt_out_by_what_is_left_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places stand in for GPUs: each gets a process and a stack of its own."""
+    base = Config().changed({"world.clients": 10, "world.session": 5})
+    slots = (200, 1000, 400, 600, 400)
+    folders = [
+        RunFolder(tmp_path / f"run-{index}", base.changed({"world.slots": count, "world.harvest": "bernoulli:0.5"}))
+        for index, count in enumerate(slots)
+    ]
+
+    def lengths(places: int) -> list[list[int]]:
+        return [[slots[int(Path(path).name[4:])] for path, _ in shard] for shard in dealt(folders, places)]
+
+    assert lengths(1) == [[1000, 600, 400, 400, 200]]
+    assert lengths(2) == [[1000, 400], [600, 400, 200]]
+    assert lengths(3) == [[1000], [600, 200], [400, 400]]
+    # Half of the longest run is done: it is no longer the longest.
+    folders[1].path.mkdir()
+    (folders[1].path / "metrics.csv").write_text("slot,energy\n500,2500.0\n")
+    assert lengths(2) == [[600, 400], [1000, 400, 200]]
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert [place for place, _ in share(folders, "auto", None)] == ["cuda:0", "cuda:1"]
+    assert [place for place, _ in share(folders, "cpu", 3)] == ["cpu"] * 3

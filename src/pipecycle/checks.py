@@ -38,9 +38,17 @@ Fault = Callable[[Any], str | None]
 
 @frozen
 class Check:
-    """A rule for a value.  None passes where it is the field's default: it stands for "not given"."""
+    """A rule for a value.  None passes where it is the field's default: it stands for "not given".
+
+    What else is known of the rule is for those who offer values: bounds, the words there are to choose from, and what
+    is counted."""
 
     fault: Fault
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+    what: str = ""
 
     def __call__(self, instance: object, attribute: Any, value: Any) -> None:
         if value is not None or attribute.default is not None:
@@ -62,7 +70,7 @@ def at_least(least: int, what: str = "", *, most: int = _FITS) -> Check:
             return f"at least {least} {what}".rstrip()
         return None if value <= most else f"at most {most:,}"
 
-    return Check(fault)
+    return Check(fault, least=least, most=most, what=what)
 
 
 def number(
@@ -82,7 +90,7 @@ def number(
         good = good and (least is None or value >= least) and (above is None or value > above)
         return None if good and (most is None or value <= most) and (below is None or value < below) else needs
 
-    return Check(fault)
+    return Check(fault, least, above, most)
 
 
 def _plain(bound: float) -> str:
@@ -95,7 +103,7 @@ def one_of(*choices: str) -> Check:
     def fault(value: Any) -> str | None:
         return None if isinstance(value, str) and value in choices else f"one of {', '.join(choices)}"
 
-    return Check(fault)
+    return Check(fault, choices=choices)
 
 
 def _text(value: Any) -> str | None:

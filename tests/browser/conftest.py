@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from pipecycle.studio.server import Studio
+from tests.browser.studio_page import running
+
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -71,3 +74,9 @@ def browser() -> Iterator[Any]:
         started = driver.chromium.launch(executable_path=chromium, args=FLAGS)
         yield started
         started.close()
+
+
+@pytest.fixture(scope="session")
+def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
+    with running(tmp_path_factory.mktemp("studio")) as started:
+        yield started

@@ -15,21 +15,7 @@ from pipecycle.schedule.plan import Planning
 from pipecycle.schedule.schedule import Sent
 from pipecycle.world.energy import UNIT
 from pipecycle.world.lineage import Kind
-
-VARIANTS: dict[str, list[dict[str, Any]]] = {
-    "pipecycle": [{}, {"queue_threshold": 1}, {"rotation": "spread"}, {"relay_mix": 0.3}, {"interval": 1}],
-    "pipecycle+": [{}, {"queue_threshold": 1}, {"kappa": 0.5}, {"interval": 1}],
-    "cycp": [{}, {"step": "lag-stable"}, {"step": 0.4}],
-    "mifa": [{}, {"use_memory": False}],
-    "flda": [{}, {"phase": "global"}],
-    "fedseq": [{}, {"step": "lag-stable"}, {"mode": "chain", "patience": 15}],
-    "fedasync": [{}, {"concurrency": 1}, {"concurrency": 100, "mixing": 1.0}],
-    "fedbuff": [{}, {"buffer": 3}, {"concurrency": 2, "buffer": 1}],
-    "fedau": [{}, {"cutoff": 2}],
-    "fedvarp": [{}, {"beta": 0.4}],
-    "f3ast": [{}, {"picked": 2, "beta": 0.3}],
-    "fedbacys": [{}, {"reference_refresh": "next_group"}, {"reference_refresh": "broadcast"}, {"step": "lag-stable"}],
-}
+from tests.properties.worlds import VARIANTS
 
 
 @st.composite

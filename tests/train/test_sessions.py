@@ -19,9 +19,11 @@ from pipecycle.errors import InputError
 from pipecycle.train.examiner import Examiner
 from pipecycle.train.loop import Loop
 from pipecycle.train.models import build, flatten, size, split, unflatten
+from pipecycle.train.paths import choose
 from pipecycle.train.sessions import LocalSGD, Teachers, Trained
-from pipecycle.train.stacked import Stacked, executor, stacked_path
+from pipecycle.train.stacked import Stacked, executor
 from pipecycle.world.streams import streams
+from tests.train.networks import NETWORKS, SHAPE
 
 CLASSES = 10
 OPTIONS = {
@@ -60,6 +62,8 @@ def model(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     if name == "lenet":
         return build("lenet", (3, 16, 18), CLASSES, words), (3, 16, 18)
     torch.manual_seed(0)
+    if name in NETWORKS:
+        return NETWORKS[name](), SHAPE
     if name == "residual":
         return Residual(), (1, 8, 8)
     if name == "dense":
@@ -135,7 +139,7 @@ def test_all_paths_agree_with_a_naive_session(name: str, option: str, distil: bo
     case = Case(name, 3)
     sgd, teachers = OPTIONS[option], case.teachers if distil else None
     expected = case.naive(sgd, teachers, None)
-    made = [case.make(Loop, sgd), case.make(Stacked, sgd, path="reference", chunk=2), case.make(Stacked, sgd)]
+    made = [case.make(Loop, sgd), case.make(Stacked, sgd, path="module", chunk=2), case.make(Stacked, sgd)]
     for trainer in made:
         assert close(trainer.run(case.reference, case.batches, teachers=teachers, collect=True), expected, 1e-9)
 
@@ -145,7 +149,7 @@ def test_all_paths_agree_with_a_naive_session(name: str, option: str, distil: bo
 def test_short_batches_and_a_rate_for_each_session(name: str, option: str) -> None:
     case = Case(name, 3, steps=4).with_gaps()
     expected = case.naive(OPTIONS[option], case.teachers, case.lr)
-    for kind, options in [(Loop, {}), (Stacked, {"path": "reference"}), (Stacked, {})]:
+    for kind, options in [(Loop, {}), (Stacked, {"path": "module"}), (Stacked, {})]:
         trainer = case.make(kind, OPTIONS[option], **options)
         got = trainer.run(case.reference, case.batches, lr=case.lr, teachers=case.teachers, collect=True)
         assert close(got, expected, 1e-9)
@@ -194,13 +198,13 @@ def test_divergence_is_carried_not_raised() -> None:
 
 
 def test_the_path_is_chosen_by_the_module() -> None:
-    for name, path in [("mlp", "dense"), ("dense", "dense"), ("lenet", "reference"), ("residual", "reference")]:
+    for name, path in [("mlp", "dense"), ("dense", "dense"), ("lenet", "module"), ("residual", "module")]:
         case = Case(name, 1, steps=1)
-        assert stacked_path(case.module, case.images) == path
+        assert choose(case.module, case.images).path == path
         assert isinstance(executor(case.module, case.images, case.labels, CLASSES), Stacked) == (path == "dense")
     hooked = Case("mlp", 1, steps=1)
     hooked.module.register_forward_hook(lambda *_: None)
-    assert stacked_path(hooked.module, hooked.images) == "reference"
+    assert choose(hooked.module, hooked.images).path == "module"
 
 
 def test_bad_input_gets_one_sentence() -> None:
@@ -223,7 +227,7 @@ def test_bad_input_gets_one_sentence() -> None:
         Loop(case.module, case.images, case.labels, 9)
     with pytest.raises(InputError, match="precision = fp8: needs one of fp32, tf32, bf16"):
         case.make(Stacked, LocalSGD(), precision="fp8")
-    with pytest.raises(InputError, match="path = conv: this module on cpu takes dense or reference"):
+    with pytest.raises(InputError, match="path = conv: this module on cpu takes dense or module or layers"):
         case.make(Stacked, LocalSGD(), path="conv")
     for wrong in ({"lr": 0.0}, {"momentum": -1.0}, {"weight_decay": float("nan")}, {"proximal": True}):
         with pytest.raises(InputError, match=f"{next(iter(wrong))} = .*: needs a number"):
@@ -234,20 +238,24 @@ def interpreted() -> None:
     """The kernels, run by Triton's interpreter on the CPU, against the loop."""
     from pipecycle.train.kernels_chain import layers
     from pipecycle.train.kernels_conv import ConvStack
-    from pipecycle.train.kernels_look import ConvLogits
+    from pipecycle.train.kernels_look import StackedLogits
     from pipecycle.train.kernels_plan import fits
-    from pipecycle.train.models import convolutional
 
     random = torch.Generator().manual_seed(1)
     for shape, sgd, gaps in [((3, 16, 18), LocalSGD(), True), ((1, 17, 16), OPTIONS["all"], False)]:
         case = Case("mlp", 2, steps=2, dtype=torch.float32)
-        module = convolutional(shape, CLASSES, (6, 16), (40, 20))
+        sides = [((side - 4) // 2 - 4) // 2 for side in shape[1:]]
+        module = nn.Sequential(
+            *(nn.Conv2d(shape[0], 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(16 * sides[0] * sides[1], 40), nn.ReLU(), nn.Linear(40, 20), nn.ReLU()),
+            nn.Linear(20, CLASSES),
+        )
         images = torch.randn(60, *shape, generator=random)
         case.module, case.images, case.reference = module, images, flatten(module) * torch.tensor([[1.0], [1.1]])
         if gaps:
             case.with_gaps()
         expected = case.make(Loop, sgd).run(case.reference, case.batches, teachers=case.teachers, collect=True)
-        trainer = case.make(Stacked, sgd, path="reference")
+        trainer = case.make(Stacked, sgd, path="module")
         chain = layers(module)
         assert isinstance(trainer, Stacked)
         assert chain is not None
@@ -259,9 +267,10 @@ def interpreted() -> None:
         images = torch.randn(150, *shape, generator=random)
         rows = torch.cat([case.reference, got.parameters, case.reference[:1] * 0.9])
         wanted = torch.stack([applied(module, row, images) for row in rows])
-        assert float((ConvLogits(chain, images, CLASSES, "fp32")(rows) - wanted).abs().max()) < 1e-4
+        looking = (ConvStack(chain, images, torch.zeros(150), CLASSES, sgd, "fp32") for _ in range(2))
+        assert float((StackedLogits(next(looking))(rows) - wanted).abs().max()) < 1e-4
         with patch("pipecycle.train.kernels_conv.MOST", 6):
-            assert float((ConvLogits(chain, images, CLASSES, "fp32")(rows) - wanted).abs().max()) < 1e-4
+            assert float((StackedLogits(next(looking))(rows) - wanted).abs().max()) < 1e-4
 
 
 def applied(module: nn.Module, row: Tensor, images: Tensor) -> Tensor:
@@ -286,7 +295,7 @@ def gpu(test: Any) -> Any:
 def on_device(name: str, sessions: int, steps: int = 20) -> tuple[nn.Module, Tensor, Tensor, Tensor, Tensor]:
     """A module, images, labels, references and batches of 15."""
     random = torch.Generator().manual_seed(5)
-    if name in ("lenet", "cnn64", "wide"):
+    if name in ("lenet", "cnn64", "wide", "resnet8-gn"):
         module, shape = build(name, (3, 32, 32), CLASSES, streams(3)("model").words(2)), (3, 32, 32)
     else:
         module, shape = model(name)
@@ -310,7 +319,7 @@ def test_float32_on_the_device_is_the_cpus(name: str, option: str) -> None:
     exact = Loop(module, images.double(), labels, CLASSES, sgd)
     expected = exact.run(reference, batches, teachers=teachers, collect=True)
     trainer = Stacked(module, images.cuda(), labels, CLASSES, sgd)
-    assert trainer.path == ("reference" if name == "residual" else "dense" if name in ("mlp", "dense") else "conv")
+    assert trainer.path == ("module" if name == "residual" else "layers" if name in ("mlp", "dense") else "conv")
     got = trainer.run(reference, batches, teachers=teachers, collect=True)
     got = Trained(got.parameters.cpu(), got.sums.cpu(), got.counts.cpu())  # type: ignore[union-attr]
     assert close(got, expected, 1e-3)
@@ -326,7 +335,7 @@ def test_fewer_bits_are_no_worse_than_torchs(name: str, precision: Any) -> None:
     exact = Loop(module, images.double(), labels, CLASSES).run(reference, batches).parameters
     got = Stacked(module, images.cuda(), labels, CLASSES, precision=precision).run(reference, batches).parameters
     if precision == "tf32":
-        reduced = Stacked(module, images.cuda(), labels, CLASSES, precision="tf32", path="reference")
+        reduced = Stacked(module, images.cuda(), labels, CLASSES, precision="tf32", path="module")
         torchs = reduced.run(reference, batches).parameters
     else:
         nets = [unflatten(deepcopy(module), start).cuda() for start in reference]
@@ -375,7 +384,7 @@ def test_a_batch_too_large_for_the_kernels_is_trained_all_the_same() -> None:
 
 
 @gpu
-@pytest.mark.parametrize("name", ["lenet", "cnn64", "wide"])
+@pytest.mark.parametrize("name", ["lenet", "cnn64", "wide", "resnet8-gn"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_models_looked_at_on_the_device(name: str, precision: Any) -> None:
     module, images, labels, reference, _ = on_device(name, 40)

@@ -139,7 +139,7 @@ def test_executors_train_on_what_the_naive_cut_shows(name: str, augment: str) ->
     plain = (case.module, case.images, case.labels, CLASSES, sgd)
     assert torch.equal(case.run(Loop(*plain, frame=case.frame)).parameters, expected.parameters)
     wide = (case.module, case.images.double(), case.labels, CLASSES, sgd)
-    for options in ({}, {"path": "reference", "chunk": 2}):
+    for options in ({}, {"path": "module", "chunk": 2}):
         assert far(case.run(Stacked(*wide, frame=case.frame, **options)), exact) < 1e-9
         trainer = Stacked(*plain, frame=case.frame, **options)
         together = case.run(trainer)
@@ -159,7 +159,7 @@ def interpreted() -> None:
         case = Sessions("lenet", augment, count=2, steps=2)
         chain = layers(case.module)
         assert chain is not None
-        trainer = Stacked(case.module, case.images, case.labels, CLASSES, sgd, path="reference", frame=case.frame)
+        trainer = Stacked(case.module, case.images, case.labels, CLASSES, sgd, path="module", frame=case.frame)
         trainer.path = "conv"
         trainer.conv = ConvStack(chain, case.images, trainer.labels, CLASSES, sgd, "fp32", frame=case.frame)
         got = case.run(trainer)
@@ -198,7 +198,7 @@ def test_the_device_trains_on_what_the_naive_cut_shows(name: str, augment: str) 
     trainer = Stacked(case.module, case.images.cuda(), case.labels, CLASSES, frame=case.frame)
     assert trainer.path == ("dense" if name == "mlp" else "conv")
     assert far(case.run(trainer), case.by_hand(LocalSGD())) < 1e-3
-    slow = Stacked(case.module, case.images.cuda(), case.labels, CLASSES, path="reference", frame=case.frame)
+    slow = Stacked(case.module, case.images.cuda(), case.labels, CLASSES, path="module", frame=case.frame)
     assert far(case.run(slow), case.by_hand(LocalSGD())) < 1e-3
 
 

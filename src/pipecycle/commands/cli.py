@@ -19,7 +19,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from pipecycle import __version__
-from pipecycle.commands import comparing, planning, running, sweeping, theorising
+from pipecycle.commands import comparing, planning, playing, running, sweeping, theorising
 from pipecycle.commands.data import app as data_app
 from pipecycle.commands.deploying import app as deploy_app
 from pipecycle.commands.reporting import figures, report, tables
@@ -49,6 +49,7 @@ app.add_typer(data_app, name="data", help="Data sets and how they are split betw
 app.add_typer(deploy_app, name="deploy", help="A live federation over Flower, on this machine or on many.")
 for command in (
     planning.plan,
+    playing.studio,
     running.run,
     comparing.compare,
     sweeping.sweep,

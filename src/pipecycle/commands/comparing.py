@@ -15,6 +15,7 @@ from rich.table import Table
 from pipecycle.commands.shared import (
     ConfigFile,
     DataSet,
+    Fleet,
     HarvestSpec,
     Json,
     Model,
@@ -40,6 +41,7 @@ def compare(
     groups: Annotated[int, typer.Option(min=1, help="Groups, for schedulers that have them.")] = 5,
     delta: Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.5]")] = None,
     harvest: HarvestSpec = None,
+    fleet: Fleet = None,
     data: DataSet = None,
     model: Model = None,
     scale: Annotated[str | None, typer.Option(help="Of bytes: standard, unit, half or centre.")] = None,
@@ -49,6 +51,9 @@ def compare(
     slots: Annotated[int | None, typer.Option(help="Horizon in slots. \\[default: 1000]")] = None,
     budget: Annotated[
         float | None, typer.Option(help="Units at which accuracy is compared. \\[default: 10000]")
+    ] = None,
+    validation: Annotated[
+        int | None, typer.Option(help="Judge by so many training samples held back, instead of the test samples.")
     ] = None,
     target: Annotated[
         float | None, typer.Option(help="Accuracy to ask the energy for. \\[default: 9/10 of the best]")
@@ -69,6 +74,7 @@ def compare(
     given = {
         "delta": delta,
         "world.harvest": harvest,
+        "world.fleet": fleet,
         "world.clients": clients,
         "world.slots": slots,
         "world.budget": budget,
@@ -77,6 +83,8 @@ def compare(
         "train.model": model,
         "data.scale": scale,
         "train.augment": augment,
+        "data.validation": validation,
+        "look.on": None if validation is None else "validation",
     }
     check_execution(device, workers=workers)
     check_target(target)
@@ -128,11 +136,12 @@ def _table(rows: list[dict[str, Any]], base: Config) -> Table:
     from pipecycle.report.tables import gap, spread, to_target
 
     goal = rows[0]["target"]
+    judged = "" if base.look.on is None else f" on {base.look.on} samples"
     where = "at the end" if base.world.budget is None else f"at {number(base.world.budget)} units"
     about = (
-        f"Accuracy in percent {where}, mean and deviation over the trials; paired difference to the best with its 95 % "
-        "interval (none where all trials differ by the same); units and slots to reach an accuracy, (1 of 3) where "
-        "only so many trials did; energy for training, to hubs and to the server; sessions wasted."
+        f"Accuracy in percent {where}{judged}, mean and deviation over the trials; paired difference to the best with "
+        "its 95 % interval (none where all trials differ by the same); units and slots to reach an accuracy, (1 of 3) "
+        "where only so many trials did; energy for training, to hubs and to the server; sessions wasted."
     )
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=about, caption_justify="left")
     table.add_column("scheduler", no_wrap=True)

@@ -24,6 +24,7 @@ from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.wire.settings import RunSettings, Scalar
 from pipecycle.errors import InputError
 from pipecycle.policies.registry import convert, nearest, parameters, policy_class
+from pipecycle.world.devices_file import load as load_fleet
 from pipecycle.world.specs import FORMS
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ DEMO: dict[str, Scalar] = {"clock": "wall", "slots": 120, "slack": 10, "initial"
 """The first live run: two minutes of one-second slots, and batteries that are charged for a session."""
 
 Policy = Annotated[str | None, typer.Option(help="A scheduler, or your own as module:Class. \\[default: pipecycle]")]
-Model = Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory. \\[default: mlp]")]
+Model = Annotated[
+    str | None, typer.Option(help="mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory. \\[default: mlp]")
+]
 DataName = Annotated[
     str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file. \\[default: digits]")
 ]
@@ -119,6 +122,9 @@ def up(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="A setting of every node: pace=0.5, battery=machine, capacity=60, ..."),
     ] = None,
+    fleet: Annotated[
+        str | None, typer.Option(help="A file of devices: node N has the battery and harvest of client N.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in DIR.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete the run in DIR and start from scratch.")] = False,
     dir_: Annotated[Path | None, typer.Option("--dir", hidden=True)] = None,
@@ -139,6 +145,11 @@ def up(
     site = Site(folder or dir_ or Path("live"))
     given = _options(policy, model, data, nodes, harvest, set_, site.policy)
     own: dict[str, Any] = pairs(node or [])
+    if fleet is not None:
+        if "battery" in own:
+            raise InputError("--fleet and --node battery=...: give one of them, not both")
+        load_fleet(fleet)  # refused before anything starts
+        own["battery"] = f"fleet:{Path(fleet).absolute() if Path(fleet).suffix else fleet}"
     for key in own.keys() & {"partition-id", "ledger"}:
         raise InputError(f"--node {key}={own[key]}: is different for every node, and set for you")
     described = NodeSettings.of(own).flat()

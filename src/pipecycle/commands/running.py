@@ -20,6 +20,7 @@ from pipecycle.commands.shared import (
     ConfigFile,
     DataSet,
     Delta,
+    Fleet,
     Groups,
     HarvestSpec,
     Json,
@@ -37,6 +38,7 @@ from pipecycle.data.augment import FORMS
 from pipecycle.files import writable_folder
 from pipecycle.runs.config import Config
 from pipecycle.runs.folders import clear
+from pipecycle.runs.planning import shares_of
 from pipecycle.runs.run import RunFolder, train_folders
 from pipecycle.schedule.summary import number
 from pipecycle.screen import lead, screen
@@ -61,6 +63,7 @@ def run(
     budget: Budget = None,
     trial: Trial = None,
     harvest: HarvestSpec = None,
+    fleet: Fleet = None,
     config: ConfigFile = None,
     set_: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder. \\[default: runs/NAME]")] = None,
@@ -77,6 +80,7 @@ def run(
         "policy.groups": groups,
         "delta": delta,
         "world.harvest": harvest,
+        "world.fleet": fleet,
         "world.clients": clients,
         "world.session": session,
         "world.slots": slots,
@@ -136,6 +140,7 @@ def name(config: Config) -> str:
 
 def _train(folder: RunFolder, device: str, save_every: float, console: Console) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    shares_of(folder.config)  # more clients than samples are refused before time is spent on planning
     folder.schedule = planned(folder.config)
     try:
         if console.is_terminal:
@@ -162,6 +167,7 @@ def _display(engine: Engine) -> Table:
         rows["energy"] = f"{last.energy:,.0f} units"
         rows["accuracy"] = f"{last.accuracy:.1f} %, best {last.best:.1f} %"
     rows["speed"] = f"{rate:,.0f} steps per second on {engine.device}"
+    rows["by"] = engine.bands[0].executor.how
     if rate:
         rows["time left"] = f"{(total - done) / rate:,.0f} s"
     table = Table(show_header=False, box=None)

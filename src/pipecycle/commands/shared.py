@@ -18,6 +18,7 @@ from pipecycle.runs.planning import planning
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.screen import progress
 from pipecycle.stopping import Interrupted
+from pipecycle.world.devices_file import load as load_fleet
 from pipecycle.world.specs import FORMS
 
 Groups = Annotated[int | None, typer.Option(help="Concurrent groups G, for policies that have groups. \\[default: 2]")]
@@ -28,6 +29,9 @@ Slots = Annotated[int | None, typer.Option(help="Horizon in slots. \\[default: 1
 Budget = Annotated[float | None, typer.Option(help="Stop once the fleet has spent this many units.")]
 Trial = Annotated[int | None, typer.Option(help="Picks weather and every random choice. \\[default: 0]")]
 HarvestSpec = Annotated[str | None, typer.Option(metavar="SPEC", help=f"Instead of --delta: {FORMS}.")]
+Fleet = Annotated[
+    str | None, typer.Option(help="A file of devices (.toml or .csv), or phones, boards, microcontrollers, satellites.")
+]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="A TOML file with any of this; what is given here wins over it.")
 ]
@@ -38,7 +42,7 @@ Settings = Annotated[
     ),
 ]
 DataSet = Annotated[str | None, typer.Option("--data", help="digits, fashion-mnist, cifar10 or an .npz file.")]
-Model = Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide or module:factory.")]
+Model = Annotated[str | None, typer.Option(help="mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
@@ -89,6 +93,10 @@ def configured(
         if "world.harvest" in options:
             raise InputError("--delta and --harvest: give one of them, not both")
         options["world.harvest"] = f"bernoulli:{delta!r}"
+    if "world.fleet" in options and "world.clients" not in options:
+        counts = load_fleet(options["world.fleet"]).counts
+        if counts is not None:  # a command's own default number of clients is no wish of the user's
+            options["world.clients"] = int(counts.sum())
     if "policy.groups" in options and "groups" not in parameters(policy_class(config.policy)):
         raise InputError(f"--groups {options['policy.groups']}: {config.policy} has no groups")
     for key, value in settings(pairs or []).items():

@@ -24,11 +24,15 @@ def save(split: Split, path: str | Path) -> None:
     if kind(path) == ".npz":
         data = io.BytesIO()
         notes = np.array(split.notes, dtype=np.str_)
-        np.savez_compressed(data, indices=split.indices, starts=split.starts, test=split.test, notes=notes)
+        arrays = {"indices": split.indices, "starts": split.starts, "test": split.test, "notes": notes}
+        arrays |= {"validation": split.validation} if len(split.validation) else {}
+        np.savez_compressed(data, **arrays)  # type: ignore[arg-type]  # numpy's stub allows no names
         write(path, data.getvalue())
         return
     clients = {str(client): indices.tolist() for client, indices in enumerate(split)}
-    write(path, json.dumps({"clients": clients, "test": split.test.tolist(), "notes": list(split.notes)}))
+    content = {"clients": clients, "test": split.test.tolist(), "notes": list(split.notes)}
+    content |= {"validation": split.validation.tolist()} if len(split.validation) else {}
+    write(path, json.dumps(content))
 
 
 def load(path: str | Path, task: Task, *, trial: int = 0, overlap: bool = False) -> Split:
@@ -36,7 +40,7 @@ def load(path: str | Path, task: Task, *, trial: int = 0, overlap: bool = False)
 
     json: {"clients": {"0": [indices], ...}, "test": [indices]}, or the clients alone, as a map or a list.
     npz: arrays named "0", "1", ... and "test", or the indices and starts that `save` writes.
-    A file that names no test samples gets those of the trial."""
+    Both may have "validation" beside "test".  A file that names no test samples gets those of the trial."""
     path = Path(path)
     try:
         split = _from_npz(path, task, trial) if kind(path) == ".npz" else _from_json(path, task, trial)
@@ -55,15 +59,15 @@ def kind(path: Path) -> str:
 
 def _from_npz(path: Path, task: Task, trial: int) -> Split:
     arrays: dict[str, Any] = read_arrays(path)
-    test = arrays.pop("test", None)
+    test, held = arrays.pop("test", None), arrays.pop("validation", None)
     notes = np.atleast_1d(arrays.pop("notes", [])).tolist()
     if set(arrays) == {"indices", "starts"}:
         starts, indices = arrays["starts"], arrays["indices"]
         rising = starts.ndim == 1 and starts.dtype.kind in "iu" and len(starts) > 1 and (np.diff(starts) > 0).all()
         if not rising or starts[0] != 0 or indices.ndim != 1 or starts[-1] != len(indices):
             raise InputError("starts needs to rise from 0 to the number of indices")
-        return _assemble(np.split(indices, starts[1:-1]), test, notes, task, trial)
-    return _assemble(_numbered(arrays), test, notes, task, trial)
+        return _assemble(np.split(indices, starts[1:-1]), test, held, notes, task, trial)
+    return _assemble(_numbered(arrays), test, held, notes, task, trial)
 
 
 def _from_json(path: Path, task: Task, trial: int) -> Split:
@@ -76,16 +80,18 @@ def _from_json(path: Path, task: Task, trial: int) -> Split:
     except (ValueError, RecursionError) as error:  # of its encoding, of json, or a number of thousands of digits
         raise InputError(f"is not json ({shown(error, 200)})") from None
     test: ArrayLike | None = None
+    held: ArrayLike | None = None
     notes: list[Any] = []
     if isinstance(content, dict) and "clients" in content:
-        test, notes, content = content.get("test"), content.get("notes") or [], content["clients"]
+        test, held, notes = content.get("test"), content.get("validation"), content.get("notes") or []
+        content = content["clients"]
     if not isinstance(notes, list):
         raise InputError("notes needs to be a list of sentences")
     if isinstance(content, dict):
         content = _numbered(content)
     if not isinstance(content, list):
         raise InputError("needs a map of client to indices")
-    return _assemble(content, test, notes, task, trial)
+    return _assemble(content, test, held, notes, task, trial)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -104,5 +110,7 @@ def _numbered(clients: dict[str, Any]) -> list[Any]:
     return [clients[str(client)] for client in range(len(clients))]
 
 
-def _assemble(clients: list[Any], test: ArrayLike | None, notes: list[Any], task: Task, trial: int) -> Split:
-    return Split.of(clients, held_out(task, trial) if test is None else test, map(str, notes))
+def _assemble(
+    clients: list[Any], test: ArrayLike | None, held: ArrayLike | None, notes: list[Any], task: Task, trial: int
+) -> Split:
+    return Split.of(clients, held_out(task, trial) if test is None else test, map(str, notes), held)

@@ -16,36 +16,45 @@ SAMPLES, TEST = 300, 1000
 BLOCK = 512
 ALPHA = number(least=1e-6, most=1e9)
 """Which concentrations the sampler knows."""
-_IID, _SHARES, _LABELS, _POOL, _TEST = range(5)
+_IID, _SHARES, _LABELS, _POOL, _TEST, _VALIDATION = range(6)
 
 
-def iid(task: Task, clients: int, samples: int | None = None, trial: int = 0) -> Split:
-    """Disjoint random shares of `samples` each, by default min(300, train // clients)."""
-    samples = _samples(task, clients, samples, trial)
+def iid(task: Task, clients: int, samples: int | None = None, trial: int = 0, validation: int = 0) -> Split:
+    """Disjoint random shares of `samples` each, by default min(300, train // clients).
+
+    `validation` training samples are held back first, and go to nobody."""
+    held = _held_back(task, validation, trial)
+    samples = _samples(task, clients, samples, len(held))
     order = streams(trial)("split", _IID).permutation(len(task.y_train))
-    return _split(order[: clients * samples].reshape(clients, samples), task, trial)
+    order = order[~np.isin(order, held)]
+    return _split(order[: clients * samples].reshape(clients, samples), task, trial, held)
 
 
-def dirichlet(task: Task, clients: int, samples: int | None = None, alpha: float = 0.1, trial: int = 0) -> Split:
+def dirichlet(
+    task: Task, clients: int, samples: int | None = None, alpha: float = 0.1, trial: int = 0, validation: int = 0
+) -> Split:
     """Disjoint shares of exactly `samples` each, whose labels are drawn from Dirichlet(alpha), client by client.
 
     Samples of a class are taken without replacement; once it has run out, a client's shares are renormalised
-    over the classes that are left.  They always can be: as logarithms no share is ever 0."""
-    samples = _samples(task, clients, samples, trial)
+    over the classes that are left.  They always can be: as logarithms no share is ever 0.  `validation` training
+    samples are held back first, and go to nobody."""
+    held = _held_back(task, validation, trial)
+    samples = _samples(task, clients, samples, len(held))
     ALPHA.of("alpha", alpha)
     draw = streams(trial)
     logs = log_gammas(draw, "split", _SHARES, clients * task.classes, alpha).reshape(clients, task.classes)
     words = raw(draw("split", _LABELS).bits(), clients * samples).reshape(clients, samples)
-    stock = np.bincount(task.y_train, minlength=task.classes).astype(np.int64)
+    rest = np.setdiff1d(np.arange(len(task.y_train)), held)
+    stock = np.bincount(task.y_train[rest], minlength=task.classes).astype(np.int64)
     counts, notes = _fill(logs, words, stock)
 
-    pools = np.argsort(task.y_train, kind="stable")
+    pools = rest[np.argsort(task.y_train[rest], kind="stable")]
     offsets = np.cumsum(stock) - stock
     for label in np.flatnonzero(counts.sum(axis=0)):
         pool = pools[offsets[label] : offsets[label] + stock[label]]
         pool[:] = pool[draw("split", _POOL, int(label)).permutation(len(pool))]
     begins = offsets + np.cumsum(counts, axis=0) - counts
-    return _split(pools[_ranges(begins.ravel(), counts.ravel())].reshape(clients, samples), task, trial, notes)
+    return _split(pools[_ranges(begins.ravel(), counts.ravel())].reshape(clients, samples), task, trial, held, notes)
 
 
 def _fill(logs: Floats, words: Words, stock: Ints) -> tuple[Ints, tuple[str, ...]]:
@@ -100,10 +109,20 @@ def _ranges(begins: Ints, lengths: Ints) -> Ints:
     return np.repeat(begins - ends + lengths, lengths) + np.arange(ends[-1])
 
 
-def _split(rows: Ints, task: Task, trial: int, notes: tuple[str, ...] = ()) -> Split:
+def _split(rows: Ints, task: Task, trial: int, held: Ints, notes: tuple[str, ...] = ()) -> Split:
     clients, samples = rows.shape
     starts = np.arange(clients + 1) * samples
-    return Split(np.sort(rows, axis=1).ravel(), starts, held_out(task, trial), notes)
+    return Split(np.sort(rows, axis=1).ravel(), starts, held_out(task, trial), notes, held)
+
+
+def _held_back(task: Task, count: int, trial: int) -> Ints:
+    """The trial's validation samples."""
+    at_least(0).of("validation", count)
+    at_least(0).of("trial", trial)
+    total = len(task.y_train)
+    if count >= total:
+        raise InputError(f"validation = {count}: {task.name} has {total} training samples, and clients need some")
+    return streams(trial)("split", _VALIDATION).sample(np.arange(total), count)
 
 
 def held_out(task: Task, trial: int = 0) -> Ints:
@@ -111,9 +130,8 @@ def held_out(task: Task, trial: int = 0) -> Ints:
     return streams(trial)("split", _TEST).sample(np.arange(len(task.y_test)), TEST)
 
 
-def _samples(task: Task, clients: int, samples: int | None, trial: int) -> int:
-    total = len(task.y_train)
-    at_least(0).of("trial", trial)
+def _samples(task: Task, clients: int, samples: int | None, held: int) -> int:
+    total = len(task.y_train) - held
     at_least(1).of("clients", clients)
     if clients > total:
         raise InputError(f"clients = {clients}: {task.name} has samples for 1 to {total} clients")

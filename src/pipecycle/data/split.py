@@ -6,34 +6,43 @@ import hashlib
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, field, frozen
 from numpy.typing import ArrayLike
 
 from pipecycle.data.task import Task
 from pipecycle.errors import InputError
-from pipecycle.world.streams import Ints
+from pipecycle.world.streams import Ints, streams
 
 
 @frozen(eq=False, repr=False)
 class Split:
     """Client i holds the training samples `split[i]`, that is `indices[starts[i]:starts[i + 1]]`, in rising order.
 
-    `test` are the test samples in use and `notes` say what did not go as asked for, such as a class that ran out.
-    Build one with `iid`, `dirichlet`, `load_split` or `Split.of`."""
+    `test` are the test samples in use, `validation` training samples that nobody trains on, and `notes` say what did
+    not go as asked for, such as a class that ran out.  Build one with `iid`, `dirichlet`, `load_split` or
+    `Split.of`."""
 
     indices: Ints
     starts: Ints
     test: Ints
     notes: tuple[str, ...] = ()
+    validation: Ints = field(factory=lambda: np.empty(0, np.int64))
 
     @classmethod
-    def of(cls, clients: Iterable[ArrayLike], test: ArrayLike, notes: Iterable[str] = ()) -> Split:
+    def of(
+        cls,
+        clients: Iterable[ArrayLike],
+        test: ArrayLike,
+        notes: Iterable[str] = (),
+        validation: ArrayLike | None = None,
+    ) -> Split:
         """From each client's indices in any order; nothing may be negative, repeated within a client or empty."""
         rows = [_rising(values, f"client {client}") for client, values in enumerate(clients)]
         if not rows:
             raise InputError("a split needs at least 1 client")
         starts = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
-        return cls(np.concatenate(rows), starts, _rising(test, "test"), tuple(notes))
+        held = np.empty(0, np.int64) if validation is None else _rising(validation, "validation")
+        return cls(np.concatenate(rows), starts, _rising(test, "test"), tuple(notes), held)
 
     def __iter__(self) -> Iterator[Ints]:
         return (self[client] for client in range(len(self)))
@@ -65,6 +74,12 @@ class Split:
             raise InputError(f"client {client} holds index {index}: {task.name} has 0 to {total - 1}")
         if self.test[-1] >= len(task.y_test):
             raise InputError(f"test holds index {self.test[-1]}: {task.name} has 0 to {len(task.y_test) - 1}")
+        if len(self.validation):
+            if self.validation[-1] >= total:
+                raise InputError(f"validation holds index {self.validation[-1]}: {task.name} has 0 to {total - 1}")
+            shared = np.intersect1d(self.validation, self.indices)
+            if len(shared):
+                raise InputError(f"validation holds index {shared[0]}, which a client holds too")
         if not overlap:
             order = np.argsort(self.indices, kind="stable")
             ranked = self.indices[order]
@@ -73,6 +88,22 @@ class Split:
                 first, second = np.searchsorted(self.starts, order[twice[0] : twice[0] + 2], side="right") - 1
                 raise InputError(f"clients {first} and {second} share index {ranked[twice[0]]}: overlap is not allowed")
         return self
+
+    def hold_back(self, count: int, task: Task, trial: int) -> Split:
+        """With `count` validation samples out of those that no client holds, every subset equally likely."""
+        free = np.setdiff1d(np.arange(len(task.y_train)), self.indices)
+        if count > len(free):
+            raise InputError(f"validation = {count}: the clients leave {len(free)} training samples of {task.name}")
+        return evolve(self, validation=streams(trial)("validation").sample(free, count))
+
+    def trimmed(self, sizes: Ints, trial: int) -> Split:
+        """With so many samples of every client, drawn from those that it has."""
+        if (sizes > self.sizes).any():
+            raise InputError(f"samples = {int(sizes.max())}: the clients have {int(self.sizes.min())} each")
+        draw = streams(trial)
+        rows = [draw("share", client).sample(row, int(sizes[client])) for client, row in enumerate(self)]
+        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return evolve(self, indices=np.concatenate(rows), starts=starts)
 
     def counts(self, task: Task) -> Ints:
         """Samples by client and class."""
@@ -89,7 +120,7 @@ class Split:
     def digest(self) -> str:
         """A fingerprint of who holds what and of the test subset."""
         state = hashlib.blake2b(digest_size=16)
-        for part in (self.starts, self.indices, self.test):
+        for part in (self.starts, self.indices, self.test, *([self.validation] if len(self.validation) else [])):
             state.update(np.int64(len(part)).astype("<i8").tobytes())
             state.update(part.astype("<i8").tobytes())
         return state.hexdigest()
@@ -98,7 +129,8 @@ class Split:
         least, most = int(self.sizes.min()), int(self.sizes.max())
         each = f"{least:,}" if least == most else f"{least:,} to {most:,}"
         notes = "".join(f"; {note}" for note in self.notes[:3]) + ("; ..." if len(self.notes) > 3 else "")
-        return f"Split({len(self):,} clients x {each} samples, {len(self.test):,} test{notes})"
+        held = f", {len(self.validation):,} validation" if len(self.validation) else ""
+        return f"Split({len(self):,} clients x {each} samples, {len(self.test):,} test{held}{notes})"
 
 
 def _rising(values: ArrayLike, who: str) -> Ints:

@@ -3,7 +3,8 @@
 Greedy sessions as in FedAvg, but a finished client keeps its update until it is picked for a group-round.  Ours:
 clients passed over at an earlier pick go first.  Updates are added to the current model however old their
 reference is; that is what breaks it for many groups.  `step` is our remedy and off by default; the lag that counts
-is the largest in the group.
+is the largest in the group.  Where links fail, the star is drawn from the members that reach the server; if none does,
+all keep their updates and go first in a later round; if the star's upload is lost, so are the updates that it had.
 """
 
 from __future__ import annotations
@@ -69,10 +70,17 @@ class CyCP:
         return members
 
     def aggregate(self, slot: int, members: Ints) -> None:
-        star = self.draw("star", slot).choice(members)
+        stars = self.fleet.reaching(members, "server")
+        if not len(stars):
+            self.passed_over[members] = True
+            return
+        star = self.draw("star", slot).choice(stars)
         updates = self.fleet.send(members[members != star], "hub")
-        updates = np.sort(np.append(updates, self.fleet.send_one(star, "server")))
-        step = self.steps.of(self.lineage.lag(int(self.fleet.reference[members].min())), len(members))
+        own = self.fleet.send_one(star, "server")
+        if own < 0:
+            return
+        updates = np.sort(np.append(updates, own))
+        step = self.steps.of(self.lineage.lag(int(self.fleet.reference[members].min())), len(updates))
         self.lineage.publish(self.lineage.mean(self.lineage.published, updates, step=step))
 
     def references(self) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """FedAvg made greedy for harvested energy (paper L362; ALGORITHMS.md 3).
 
 Ours: the server adds the mean of what arrived once per epoch; updates are added as displacements however old
-their reference is, without staleness weights.
+their reference is, without staleness weights.  Where links fail, who could not transmit tries again in the next slot.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class FedAvg:
     def decide(self, slot: int) -> None:
         senders = self.fleet.unsent(self.fleet.to_server)
         if len(senders):
-            self.arrived.append(self.fleet.send(senders, "server"))
+            arrived = self.fleet.send(senders, "server")
+            if len(arrived):
+                self.arrived.append(arrived)
         ready = self.fleet.free(self.fleet.to_train)
         if len(ready):
             self.fleet.start(ready, self.lineage.published)

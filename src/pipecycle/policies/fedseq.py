@@ -5,6 +5,10 @@ that uploads as soon as its group is done.  `mode = "chain"` is faithful to Chen
 model goes from client to client, and a server that averages what the last ones hold.  Ours in the chain: a model
 stays where it was trained until the next client can afford its session, so that nobody carries a model in vain.
 `step` is ours and off by default; a chain's models are averaged, so that there is no step to shorten.
+
+Where links fail: a head that does not reach the server keeps its group's updates until it does; if its upload is lost,
+so are they.  In a chain a model that is lost on its way begins again as the server's, with the clients that are left,
+and one that has waited for `patience` slots to be uploaded is given up.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from attrs import define, field
+from attrs import define, field, frozen
 
 from pipecycle.checks import MOST_GROUPS, MOST_SLOTS, at_least, one_of
 from pipecycle.errors import InputError
@@ -61,6 +65,15 @@ class FedSeq:
         self.way.collect(slot, done, lost)
 
 
+@frozen(eq=False)
+class Waiting:
+    """A head that has not reached the server yet."""
+
+    head: int
+    updates: Ints
+    reference: int
+
+
 class Shared:
     """Paper mode: PipeCycle's group formation without hubs; every group updates the server's model."""
 
@@ -72,12 +85,15 @@ class Shared:
         self.queue = Rotation(world, group_cap(world.clients, groups))
         self.formed = -self.every
         self.active = Groups()
+        self.waiting: list[Waiting] = []
         self.events = 0
 
     def references(self) -> list[int]:
         return self.active.references()
 
     def decide(self, slot: int) -> None:
+        if self.waiting:
+            self.waiting = [one for one in self.waiting if not self.report(one)]
         if slot - self.formed < self.every or len(self.active) >= self.groups:
             return
         members = self.queue.pick(slot, self.need)
@@ -90,10 +106,19 @@ class Shared:
         for group in self.active.closed_by(done, lost):
             self.events += 1
             head = self.draw("head", self.events).choice(group.members)
-            self.fleet.send(group.members[group.members != head], "hub", last_step=True)
-            self.fleet.send_one(head, "server", last_step=True)
-            step = self.steps.of(self.lineage.lag(group.reference), len(group.sessions))
-            self.lineage.publish(self.lineage.mean(self.lineage.published, group.sessions, step=step))
+            done_with = Waiting(head, group.gather(self.fleet, head), group.reference)
+            if not self.report(done_with, last_step=True):
+                self.fleet.hold(head)
+                self.waiting.append(done_with)
+
+    def report(self, group: Waiting, *, last_step: bool = False) -> bool:
+        """The head uploads; False if it cannot now."""
+        if not self.fleet.reaches(group.head, "server"):
+            return False
+        if self.fleet.send_one(group.head, "server", last_step=last_step) >= 0:
+            step = self.steps.of(self.lineage.lag(group.reference), len(group.updates))
+            self.lineage.publish(self.lineage.mean(self.lineage.published, group.updates, step=step))
+        return True
 
 
 @define(eq=False)
@@ -141,14 +166,24 @@ class Chains:
         """Hand the model to the next client that can train it, or report it if there is none."""
         self.skip(slot, cluster)
         if cluster.place == len(cluster.order):
-            self.fleet.send_one(holder, "server")
+            if self.fleet.reaches(holder, "server"):
+                arrived = self.fleet.send_one(holder, "server") >= 0
+            elif slot - cluster.since >= self.patience:
+                self.fleet.hold(holder)
+                self.fleet.release(holder)
+                arrived = False
+            else:
+                return
             cluster.reported = True
-        elif self.ready(cluster):
-            self.fleet.send_one(holder, "hub")
+        elif self.ready(cluster) and self.fleet.reaches(holder, "hub"):
+            arrived = self.fleet.send_one(holder, "hub") >= 0
             cluster.since = slot + 1
         else:
             return
         cluster.holder = None
+        if not arrived:
+            self.lineage.discard(cluster.model)
+            cluster.model, cluster.sessions = self.lineage.published, 0
 
     def start(self, slot: int, cluster: Cluster) -> None:
         if slot < cluster.since:

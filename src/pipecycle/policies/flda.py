@@ -3,7 +3,8 @@
 Sessions alternate between learning (the update is uploaded whole) and distillation (only a table of mean logits
 per label is, at a small fraction of the energy).  Ours: every client alternates on its own, even clients
 beginning with distillation; `phase = "global"` alternates whole epochs as the original does, and a client then
-continues in the learning epoch from the model it kept.
+continues in the learning epoch from the model it kept.  Where links fail, who could not transmit tries again at the end
+of the next epoch, tables before updates, and a client whose report is lost makes another of the same kind.
 """
 
 from __future__ import annotations
@@ -76,11 +77,13 @@ class FLDA:
         cheap = self.fleet.unsent(self.fleet.price("server", self.upload_ratio))
         cheap = cheap[self.distils[cheap]]
         whole = self.fleet.unsent(self.fleet.to_server)
-        self.learners = whole[~self.distils[whole]]
+        learners = whole[~self.distils[whole]]
         self.tables = self.fleet.send(cheap, "server", ratio=self.upload_ratio)
-        self.updates = self.fleet.send(self.learners, "server")
+        self.updates = self.fleet.send(learners, "server")
+        self.learners = learners if len(self.updates) == len(learners) else self.fleet.client_of(self.updates)
         if self.phase == "own":
-            self.distils[cheap] = False
+            told = cheap if len(self.tables) == len(cheap) else self.fleet.client_of(self.tables)
+            self.distils[told] = False
             self.distils[self.learners] = True
 
     def references(self) -> list[int]:

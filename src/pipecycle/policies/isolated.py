@@ -1,7 +1,7 @@
 """Every client for itself: the line that working together has to beat (paper L329).
 
 The server keeps serving the initial model: the mean over the clients' own models (`look.clients_every`) is what tells
-how well they do.
+how well they do.  Links do not matter to it; a client whose session fails begins again from the model it had.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ class Isolated:
 
     name: ClassVar[str] = "isolated"
     grouping: ClassVar[Grouping] = None
+    fetches: ClassVar[bool] = False
 
     def setup(self, world: World) -> None:
         self.fleet, self.lineage = world.fleet, world.lineage

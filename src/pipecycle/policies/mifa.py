@@ -3,7 +3,8 @@
 The server remembers the last update of every client and moves by the mean over all of them, heard from in this
 epoch or not.  Ours: memories start at zero rather than waiting for everybody, and are kept although the paper's
 sentence leaves them out (`use_memory = false` is that reading).  Where the learning rate decays, the trainer uses
-memories at the present rate, as MIFA's authors do.
+memories at the present rate, as MIFA's authors do.  Where links fail, who could not transmit tries again in the
+slots that follow, and a lost update leaves the client's memory as it was.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class MIFA:
         self.period = epoch_length(self.epoch, world.session)
         self.launch = self.period - world.session - 1
         self.memory = np.full(world.clients, -1)  # the version that holds each client's last update
-        self.received: Ints = self.memory[:0]
+        self.received: Ints = self.memory[:0]  # without memory
+        self.late = False  # somebody had to wait for contact or a channel
 
     def decide(self, slot: int) -> None:
         phase = slot % self.period
@@ -44,11 +46,17 @@ class MIFA:
             ready = self.fleet.free(self.fleet.to_train)
             if len(ready):
                 self.fleet.start(ready, self.lineage.published)
-        if phase == self.period - 1:
+        if phase == self.period - 1 or self.late:
             senders = self.fleet.unsent(self.fleet.to_server)
-            self.received = self.fleet.send(senders, "server")
+            arrived = self.fleet.send(senders, "server")
+            self.late = False
+            if len(arrived) < len(senders):
+                self.late = len(self.fleet.unsent(self.fleet.to_server)) > 0
+                senders = self.fleet.client_of(arrived)
             if self.use_memory:
-                self.memory[senders] = self.lineage.each(self.received)
+                self.memory[senders] = self.lineage.each(arrived)
+            else:
+                self.received = np.concatenate([self.received, arrived])
 
     def references(self) -> list[int]:
         known: list[int] = self.memory[self.memory >= 0].tolist()
@@ -60,7 +68,8 @@ class MIFA:
         server = self.lineage.published
         if not self.use_memory:
             if len(self.received):
-                self.lineage.publish(self.lineage.mean(server, self.received))
+                self.lineage.publish(self.lineage.mean(server, np.sort(self.received)))
+                self.received = self.received[:0]
             return
         known = self.memory[self.memory >= 0]
         if len(known):

@@ -2,7 +2,9 @@
 
 Ours where the paper is silent or contradicts itself: the formation interval is ceil(session / groups); a slot
 with nobody eligible does nothing at all; the group's model is its reference plus the mean update (the text's
-form, not Algorithm 1's); a discarded hub pays nothing.  `rotation` and `relay_mix` are ours too.
+form, not Algorithm 1's); a discarded hub pays nothing.  `rotation` and `relay_mix` are ours too.  Where links fail: a
+hub that does not reach the server is passed over until it does, and a new group starts from the server's model if none
+does; a model whose upload is lost is discarded, and the hub's model is made of what has reached it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pipecycle.world.lineage import Kind
 from pipecycle.world.streams import Ints
 
 
-@frozen
+@frozen(eq=False)
 class Hub:
     """A client that keeps its group's model until it is asked for."""
 
@@ -66,9 +68,14 @@ class Pipeline:
             self.relay()
 
     def relay(self) -> int:
-        """The hub that has waited longest uploads; the server publishes what it makes of it."""
-        hub = self.hubs.popleft()
-        self.fleet.send_one(hub.client, "server")
+        """The hub that has waited longest uploads; the server publishes what it makes of it, and serves it."""
+        hub = next((hub for hub in self.hubs if self.fleet.reaches(hub.client, "server")), None)
+        if hub is None:
+            return self.lineage.published
+        self.hubs.remove(hub)
+        if self.fleet.send_one(hub.client, "server") < 0:
+            self.lineage.discard(hub.model)
+            return self.lineage.published
         return self.lineage.publish(self.adopt(hub))
 
     def adopt(self, hub: Hub) -> int:
@@ -83,12 +90,12 @@ class Pipeline:
             self.aggregate(group)
 
     def aggregate(self, group: Group) -> None:
-        model = self.lineage.mean(group.reference, group.sessions)
         self.events += 1
         hub = self.draw("hub", self.events).choice(group.members)
-        self.fleet.send(group.members[group.members != hub], "hub", last_step=True)
+        updates = group.gather(self.fleet, hub)
+        model = self.lineage.mean(group.reference, updates)
         self.fleet.hold(hub)
-        self.hubs.append(Hub(hub, model, group.reference, len(group.sessions)))
+        self.hubs.append(Hub(hub, model, group.reference, len(updates)))
         while self.queue_threshold is not None and len(self.hubs) > self.queue_threshold:
             stale = self.hubs.popleft()
             self.fleet.release(stale.client)

@@ -17,7 +17,7 @@ from pipecycle.checks import text
 from pipecycle.errors import InputError, sentence, shown
 from pipecycle.world.contract import Policy
 
-MODELS = ("mlp", "lenet", "cnn64", "wide")
+MODELS = ("mlp", "lenet", "cnn64", "wide", "cnn64-gn", "resnet8-gn")
 """The names of `pipecycle.train.presets.PRESETS`, which a room above this one holds."""
 ELSEWHERE = {"fedprox": "A setting of training, for every scheduler: train.proximal, the weight of the proximal term."}
 """What is looked for among the policies and is none."""

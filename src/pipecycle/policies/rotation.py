@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pipecycle.world.contract import World
 from pipecycle.world.energy import Quanta
+from pipecycle.world.fleet import Fleet
 from pipecycle.world.streams import Ints
 
 _NOBODY: Ints = np.empty(0, np.int64)
@@ -105,6 +106,13 @@ class Group:
     def __attrs_post_init__(self) -> None:
         self.open = len(self.sessions)
         self.first, self.last = int(self.sessions[0]), int(self.sessions[-1])
+
+    def gather(self, fleet: Fleet, hub: int) -> Ints:
+        """The others send to the hub in the slot of their last step; the sessions that it then has."""
+        arrived = fleet.send(self.members[self.members != hub], "hub", last_step=True)
+        if len(arrived) == len(self.sessions) - 1:
+            return self.sessions
+        return np.sort(np.append(arrived, self.sessions[self.members == hub]))
 
 
 class Groups:

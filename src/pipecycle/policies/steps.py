@@ -16,6 +16,7 @@ from collections import deque
 from math import pi, sin
 from typing import Any
 
+from pipecycle.checks import Check
 from pipecycle.errors import InputError
 
 LAG_STABLE = "lag-stable"
@@ -64,9 +65,10 @@ def rule(step: float | str, groups: int) -> Fixed | LagStable:
     return LagStable(groups) if isinstance(step, str) else Fixed(step)
 
 
-def step_setting(instance: object, attribute: Any, value: Any) -> None:
-    """Validates a setting `step`: a number in (0, 1], or "lag-stable"."""
-    if value == LAG_STABLE:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise InputError(f"{attribute.name} = {value}: needs a number above 0 and at most 1, or {LAG_STABLE}")
+def _fault(value: Any) -> str | None:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
+    return None if number or value == LAG_STABLE else f"a number above 0 and at most 1, or {LAG_STABLE}"
+
+
+step_setting = Check(_fault, above=0, most=1, choices=(LAG_STABLE,))
+"""Validates a setting `step`: a number in (0, 1], or "lag-stable"."""

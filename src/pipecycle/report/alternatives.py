@@ -7,7 +7,7 @@ from typing import Any
 
 from pipecycle.report.tables import Summary, to_target
 from pipecycle.runs.records import Group
-from pipecycle.schedule.summary import number
+from pipecycle.schedule.summary import PURPOSES, number
 
 
 def alternatives(groups: Sequence[Group], rows: Sequence[Summary], data: dict[str, Any]) -> dict[str, str]:
@@ -57,7 +57,5 @@ def _pairs(labels: Sequence[str], panels: Sequence[dict[str, Any]], say: Callabl
 
 def _percent(row: Summary) -> str:
     spent = row["spent"] or 1
-    return (
-        f"{100 * row['training'] / spent:.0f} % training, {100 * row['to_hub'] / spent:.0f} % to hubs, "
-        f"{100 * row['to_server'] / spent:.0f} % to the server"
-    )
+    told = [key for key in PURPOSES if key in ("training", "to_hub", "to_server") or row[key]]
+    return ", ".join(f"{100 * row[key] / spent:.0f} % {PURPOSES[key]}" for key in told)

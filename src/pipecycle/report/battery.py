@@ -39,6 +39,8 @@ def levels(record: Record, moments: int = 200) -> Levels:
     schedule = record.schedule
     if (record.path / "levels.npz").exists():
         return lived(record, moments)
+    if schedule.energy.lost is not None or "fleet" in schedule.meta:
+        raise InputError("levels are replayed for equal devices with perfect links only")
     world = None if record.config is None else record.config.world
     harvest = str(schedule.meta["harvest"]) if world is None else world.harvest
     if world is None and schedule.energy.overflow.any():

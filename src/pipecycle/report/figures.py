@@ -142,8 +142,12 @@ class _Figures:
             ("training", "training", "#0072B2", ""),
             ("to_hub", "to hubs", "#E69F00", "////"),
             ("to_server", "to the server", "#009E73", "xxxx"),
+            ("download", "downloads", "#56B4E9", "...."),
+            ("lost", "lost", "#D55E00", "\\\\\\\\"),
         ):
             values = np.array([row[key] for row in self.rows])
+            if key in ("download", "lost") and not values.any():
+                continue
             pane.barh(range(len(values)), values, 0.62, left, color=colour, hatch=hatch, edgecolor="white", label=name)
             left += values
         pane.set_xlabel("energy spent (units)")

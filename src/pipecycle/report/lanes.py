@@ -72,7 +72,7 @@ def pipeline(schedule: Schedule, most: int = 500, clients: int = 40) -> Pipeline
     """The first `most` groups, or (policies without groups) sessions of up to `clients` clients, evenly picked."""
     grouping = schedule.meta["grouping"]
     sessions = schedule.sessions
-    group = _groups(schedule)
+    group = group_numbers(schedule)
     if grouping is None:
         picked = np.unique(np.linspace(0, schedule.clients - 1, min(clients, schedule.clients)).round().astype(int))
         kept = np.flatnonzero(np.isin(sessions.client, picked))[:most]
@@ -85,7 +85,7 @@ def pipeline(schedule: Schedule, most: int = 500, clients: int = 40) -> Pipeline
         lanes = tuple(f"client {client}" for client in picked)
         lane_of = [row[int(sessions.client[members[0]])] for *_, members in bars]
     else:
-        lane_of = _stack([(start, end) for start, end, *_ in bars])
+        lane_of = stack([(start, end) for start, end, *_ in bars])
         lanes = tuple(f"lane {lane + 1}" for lane in range(max(lane_of, default=0) + 1))
     drawn = tuple(
         Bar(lane, start, end, chain, state, about)
@@ -103,7 +103,7 @@ def pipeline(schedule: Schedule, most: int = 500, clients: int = 40) -> Pipeline
     return Pipeline("client" if grouping is None else "group", lanes, drawn, passed, shown, first, last, view, whole)
 
 
-def _groups(schedule: Schedule) -> Ints:
+def group_numbers(schedule: Schedule) -> Ints:
     """A number per session, equal within a group, in the order of first sessions."""
     sessions, grouping = schedule.sessions, schedule.meta["grouping"]
     count = len(sessions)
@@ -163,14 +163,14 @@ def _about(schedule: Schedule, number: int, members: Ints, facts: tuple[int, int
         for kind in (Status.LOST, Status.DECLINED)
         if kind in status
     ]
-    if fell:  # live only
+    if fell:
         lines.append(", ".join(fell))
     if schedule.meta["grouping"] is not None:
         lines.insert(1, f"client{'' if alone else 's'} {who}{more}")
     return "<br>".join(lines)
 
 
-def _stack(spans: list[tuple[int, int]]) -> list[int]:
+def stack(spans: list[tuple[int, int]]) -> list[int]:
     """The lowest lane that is free for each span, in the order of starts."""
     lanes = [0] * len(spans)
     free: list[int] = []

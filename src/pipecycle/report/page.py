@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from string import Template
@@ -123,7 +124,15 @@ def _configuration(groups: Sequence[Group]) -> str:
     )
     if files:
         parts.append(f"<details><summary>Every config.toml</summary>{files}</details>")
+        parts.append(_studio(groups))
     return "".join(parts)
+
+
+def _studio(groups: Sequence[Group]) -> str:
+    """The command that opens a run's settings to play with; it does not tell where on a machine the folder is."""
+    path = next(group.example.path for group in groups if group.example.config is not None)
+    command = html.escape(shlex.join(["pipecycle", "studio", path.name if path.is_absolute() else str(path)]))
+    return f'<p class="caption">To change the settings of a run and see its schedule follow: <code>{command}</code></p>'
 
 
 def _field_notes() -> dict[str, str]:

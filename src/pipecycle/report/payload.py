@@ -52,7 +52,7 @@ def payload(
 
 
 _ROW_KEYS = ("energy_to_target", "energy_to_target_by_trial", "slots_to_target", "reached", "trials", "training",
-             "to_hub", "to_server")  # fmt: skip
+             "to_hub", "to_server", "download", "lost")  # fmt: skip
 
 
 def line(group: Group, axis: Axis) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from attrs import frozen
 from pipecycle.errors import InputError
 from pipecycle.results import Value, paired
 from pipecycle.runs.records import Group, Record
-from pipecycle.schedule.summary import number
+from pipecycle.schedule.summary import joules, number
 
 Summary = dict[str, Any]
 
@@ -102,12 +102,24 @@ def _schedule_figures(records: Sequence[Record]) -> Summary:
             values = [value[key] for value in values]
         return _mean([float(value) for value in values if value is not None])
 
+    def some(part: str, key: str) -> float | None:
+        """Of fleets in the field only: others lose, fetch and drain nothing."""
+        return _mean([float(one[part].get(key, 0.0)) for one in figures])
+
+    physical = [one for one in figures if "joules" in one]
     return {
         "slots": mean("slots"),
+        "hours": _mean([one["hours"] for one in figures if "hours" in one]),
+        "spent_joules": _mean([one["joules"]["spent"] for one in physical]),
         "spent": mean("energy", "spent"),
         "training": mean("spent_on", "training"),
         "to_hub": mean("spent_on", "to_hub"),
         "to_server": mean("spent_on", "to_server"),
+        "download": some("spent_on", "download"),
+        "lost": some("spent_on", "lost"),
+        "idle": some("energy", "idle"),
+        "leaked": some("energy", "leaked"),
+        "sessions_lost": some("sessions_by_status", "lost"),
         "stored": mean("energy", "stored"),
         "overflowed": mean("energy", "overflowed"),
         "sessions": mean("sessions"),
@@ -239,8 +251,11 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
             ("Training", _share("training", "spent")),
             ("To hubs", _share("to_hub", "spent")),
             ("To the server", _share("to_server", "spent")),
+            *_if_any(rows, ("Downloads", "download", "spent"), ("Lost", "lost", "spent")),
             ("Left in batteries", _n("stored")),
             ("Overflowed", _n("overflowed")),
+            *_if_any(rows, ("Idled away", "idle", ""), ("Leaked", "leaked", "")),
+            *_physical(rows),
         )
     )
     out.append(
@@ -250,6 +265,7 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
             name,
             ("Sessions", _n("sessions")),
             ("Wasted", _share("wasted", "sessions")),
+            *_if_any(rows, ("Lost", "sessions_lost", "sessions")),
             ("Fairness", lambda row: "-" if row["fairness"] is None else f"{row['fairness']:.3f}"),
             ("Aggregations", _n("aggregations")),
             ("Lag, mean", _n("lag_mean")),
@@ -261,6 +277,24 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
         )
     )
     return out
+
+
+def _if_any(rows: Sequence[Summary], *columns: tuple[str, str, str]) -> list[Column]:
+    """Columns (heading, key, whole) that say something of at least one row."""
+    told = [column for column in columns if any(row[column[1]] for row in rows)]
+    return [(head, _share(key, whole) if whole else _n(key)) for head, key, whole in told]
+
+
+def _physical(rows: Sequence[Summary]) -> list[Column]:
+    """What was spent in joules, and how long it took in hours, where fleets say what a unit and a slot are."""
+    found: list[Column] = []
+    if any(row["spent_joules"] is not None for row in rows):
+        found.append(
+            ("Spent, physically", lambda row: "-" if row["spent_joules"] is None else joules(row["spent_joules"]))
+        )
+    if any(row["hours"] is not None for row in rows):
+        found.append(("Hours", _n("hours")))
+    return found
 
 
 def _table(title: str, rows: Sequence[Summary], *columns: Column) -> TextTable:

@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 
 from pipecycle.data import Split
 from pipecycle.files import write
-from pipecycle.policies import Isolated
+from pipecycle.policies import FedAvg, Isolated
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.runs.config import Config
 from pipecycle.runs.run import prepare, watch
@@ -24,9 +24,7 @@ from pipecycle.world.harvest import Always
 if TYPE_CHECKING:
     import pandas
 
-    from pipecycle.schedule.schedule import Schedule
     from pipecycle.train.job import Job
-    from pipecycle.train.problems import Problem
 
 POLICIES = ("pipecycle", "pipecycle+", "fedavg", "cycp", "mifa", "flda", "fedseq", "fedbacys")
 """All schedulers of the paper and ours; fedbacys-odd is a variant, and others are compared by name."""
@@ -148,11 +146,19 @@ def lines(config: Config) -> dict[str, Job]:
 
     world = config.world
 
-    def prepared(policy: str, harvest: str) -> tuple[Schedule, Problem]:
-        plain = Config(policy, {}, world, config.data, config.train, config.look)
-        return prepare(plain.changed({"world.harvest": harvest}))
-
-    alone, learnt = prepared("isolated", world.harvest)
+    alone, learnt = prepare(Config("isolated", {}, world, config.data, config.train, config.look))
+    used = learnt.samples(world.session)
+    unlimited = plan(
+        FedAvg(),
+        Always(),
+        len(learnt.split),
+        world.slots,
+        session=world.session,
+        capacity=world.capacity,
+        initial=world.initial,
+        trial=world.trial,
+        samples=None if (used == used[0]).all() else used,
+    )
     whole = -(-world.slots // world.session) * world.session
     # A first session in the battery and a unit in every slot: the next one starts in the slot after the last.
     steady = plan(Isolated(), Always(), 1, whole, session=world.session, initial=world.session, trial=world.trial)
@@ -160,5 +166,5 @@ def lines(config: Config) -> dict[str, Job]:
     return {
         "centralised": Job(steady, together, Watch(every=whole, clients_every=whole)),
         "isolated": Job(alone, learnt, Watch(every=world.slots, clients_every=world.slots)),
-        "unlimited": Job(*prepared("fedavg", "always"), Watch(every=world.slots)),
+        "unlimited": Job(unlimited, learnt, Watch(every=world.slots)),
     }

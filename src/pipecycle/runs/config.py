@@ -34,6 +34,8 @@ from pipecycle.policies.registry import (
     typed,
 )
 from pipecycle.train.history import Look
+from pipecycle.world.devices_file import load as load_fleet
+from pipecycle.world.devices_file import parted
 from pipecycle.world.specs import check_harvest
 
 FORMAT = 1
@@ -91,6 +93,9 @@ class WorldSection:
     budget: float | None = field(
         default=None, validator=checks.some_units, metadata=_note("units after which the run ends")
     )
+    fleet: str | None = field(
+        default=None, validator=checks.text, metadata=_note("a file of devices (.toml, .csv), or one of ours by name")
+    )
 
     def __attrs_post_init__(self) -> None:
         if self.clients * self.slots > checks.MOST_CLIENT_SLOTS:
@@ -98,6 +103,13 @@ class WorldSection:
                 f"clients = {self.clients} for slots = {self.slots}: needs at most {checks.MOST_CLIENT_SLOTS:,} "
                 "client-slots"
             )
+
+    def resolved(self) -> WorldSection:
+        """With the digest of its fleet's meaning, and as many clients as the fleet has."""
+        if self.fleet is None or parted(self.fleet)[1]:
+            return self
+        devices = load_fleet(self.fleet)
+        return attrs.evolve(self, fleet=f"{self.fleet}#{devices.digest}", clients=devices.clients(self.clients))
 
 
 @frozen
@@ -123,13 +135,22 @@ class DataSection:
         validator=one_of(*SCALES),
         metadata=_note("of bytes: standard, unit [0, 1], half [-1, 1] or centre [-.5, .5]; none is the set's own"),
     )
+    validation: int | None = field(
+        default=None,
+        validator=at_least(1, "sample", most=10**9),
+        metadata=_note("training samples held back, to choose settings by"),
+    )
 
 
 @frozen
 class TrainSection:
     """The model, and how clients train it."""
 
-    model: str = field(default="mlp", validator=_model, metadata=_note("mlp, lenet, cnn64, wide or module:factory"))
+    model: str = field(
+        default="mlp",
+        validator=_model,
+        metadata=_note("mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory"),
+    )
     lr: float = field(default=0.05, validator=number(above=0), metadata=_note("learning rate"))
     momentum: float = field(default=0.0, validator=number(least=0, below=1), metadata=_note("within a session"))
     weight_decay: float = field(default=0.0, validator=number(least=0), metadata=_note("pull towards zero"))
@@ -173,6 +194,9 @@ class Config:
         values = typed(policy_class(self.policy), self.policy, self.settings)
         build(self.policy, values)  # refuses by name what the policy does not take
         object.__setattr__(self, "settings", values)
+        object.__setattr__(self, "world", self.world.resolved())
+        if self.look.on == "validation" and self.data.validation is None:
+            raise InputError("look.on = validation: needs data.validation, the number of samples to hold back")
 
     def text(self) -> str:
         """The whole configuration as TOML."""

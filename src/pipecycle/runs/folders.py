@@ -91,6 +91,14 @@ def _seal(metrics: bytes) -> str:
     return f"sha256:{hashlib.sha256(metrics).hexdigest()}"
 
 
+def spent(path: Path) -> float:
+    """Units that a run had spent when its metrics were last written; 0 if they never were."""
+    try:
+        return float(_last_row((path / "metrics.csv").read_bytes())["energy"])
+    except (OSError, KeyError, ValueError):
+        return 0.0
+
+
 def _last_row(data: bytes) -> dict[str, str]:
     last: dict[str, str] = {}
     try:

@@ -12,15 +12,20 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from pipecycle.data import CATALOGUE, Split, Task, load, load_split
+import numpy as np
+from attrs import evolve
+
+from pipecycle.data import CATALOGUE, Split, Task, dirichlet, iid, load, load_split
 from pipecycle.policies.registry import build, parameters, policy_class
 from pipecycle.runs.config import Config
 from pipecycle.schedule.plan import Planning
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.stopping import die_with_parent
 from pipecycle.train import presets
+from pipecycle.world.devices import Devices
+from pipecycle.world.devices_file import load as load_fleet
 from pipecycle.world.specs import parse_harvest
-from pipecycle.world.streams import streams
+from pipecycle.world.streams import Ints, streams
 
 
 @cache
@@ -35,17 +40,63 @@ def task_of(config: Config) -> Task:
 
 def split_of(config: Config) -> Split | None:
     """The saved split that a configuration names, if it names one."""
-    if config.data.split is None:
+    data, trial = config.data, config.world.trial
+    if data.split is None:
         return None
-    return load_split(Path(config.data.split), task_of(config), trial=config.world.trial)
+    split = load_split(Path(data.split), task_of(config), trial=trial)
+    return split if data.validation is None else split.hold_back(data.validation, task_of(config), trial)
+
+
+def shares_of(config: Config) -> Split:
+    """Who holds what, which samples test, and which are held back: saved, or drawn by the trial."""
+    saved = split_of(config)
+    if saved is not None:
+        return saved
+    task, world, data = task_of(config), config.world, config.data
+    sizes = None if world.fleet is None else load_fleet(world.fleet).samples(world.clients)
+    samples, held = data.samples if sizes is None else int(sizes.max()), data.validation or 0
+    if data.alpha is None:
+        split = iid(task, world.clients, samples, world.trial, held)
+    else:
+        split = dirichlet(task, world.clients, samples, data.alpha, world.trial, held)
+    return split if sizes is None else split.trimmed(sizes, world.trial)
+
+
+@cache
+def _judged(name: str, scale: str | None) -> Task:
+    task = _task(name, scale)
+    return evolve(task, x_test=task.x_train, y_test=task.y_train)
+
+
+def judged_of(config: Config) -> tuple[Task, Split]:
+    """The data and who holds what.  Where models are judged by validation samples, those stand for the test samples,
+    and the training samples, which they are among, for the pool of these."""
+    split = shares_of(config)
+    if config.look.on != "validation":
+        return task_of(config), split
+    return _judged(config.data.name, config.data.scale), evolve(split, test=split.validation)
+
+
+def used_of(config: Config, split: Split | None, fleet: Devices | None) -> Ints | None:
+    """Samples that sessions use, by client, in proportion: a factor that all have in common decides nothing."""
+    world, batch = config.world, config.train.batch
+    if fleet is None:
+        return None if split is None else split.used(world.session, batch)
+    clients = fleet.clients(world.clients if split is None else len(split))
+    lengths = np.broadcast_to(fleet.lengths(clients, world.session), (clients,))
+    if split is not None:
+        return split.used(lengths, batch)
+    held = fleet.samples(clients)
+    return lengths * np.minimum(batch, (config.data.samples or batch) if held is None else held)
 
 
 def planning(config: Config) -> Planning:
     """The planning of a configuration, to be watched step by step.  Data is read only if the policy needs the model's
     size and the name of the set does not tell it, or if a file says who holds what."""
     world, split = config.world, split_of(config)
+    fleet = None if world.fleet is None else load_fleet(world.fleet)
     settings = with_upload_ratio(config, *model_of(config)) if priced_by_model(config) else config.settings
-    used = None if split is None else split.used(world.session, config.train.batch)
+    used = used_of(config, split, fleet)
     return Planning(
         build(config.policy, settings),
         parse_harvest(world.harvest),
@@ -57,6 +108,7 @@ def planning(config: Config) -> Planning:
         capacity=world.capacity,
         initial=world.initial,
         samples=None if used is None or (used == used[0]).all() else used,  # updates that count alike need no samples
+        fleet=fleet,
     )
 
 

@@ -22,6 +22,7 @@ from pipecycle.runs import folders
 from pipecycle.runs.config import SECTIONS, Config, read_recorded
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.summary import summarise
+from pipecycle.world.devices_file import parted
 from pipecycle.world.energy import units
 
 
@@ -72,6 +73,7 @@ class Record:
                 "world.slots": meta.get("horizon", self.schedule.slots),
                 "world.harvest": meta["harvest"],
                 "world.budget": meta.get("budget"),
+                "world.fleet": meta.get("fleet"),
             }
         else:
             for section in SECTIONS:
@@ -226,8 +228,11 @@ def _labels(groups: Sequence[tuple[Record, ...]]) -> list[str]:
         words = [str(mine["policy"])]
         for key, value in mine.items():
             rivals = namesakes if key.startswith("policy.") else facts
-            if any(key in other and other[key] != value for other in rivals) and key != "policy":
-                words.append(f"{key.split('.', 1)[1]}={'none' if value is None else value}")
+            if key == "policy" or (key == "world.harvest" and mine.get("world.fleet")):  # a fleet has its own
+                continue
+            if any(key in other and other[key] != value for other in rivals):
+                said = Path(parted(value)[0]).stem if key == "world.fleet" and value else value
+                words.append(f"{key.split('.', 1)[1]}={'none' if said is None else said}")
         if not has_training and any(trained):
             words.append("(plan)")
         labels.append(" ".join(words))

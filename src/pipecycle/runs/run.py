@@ -19,7 +19,7 @@ from pipecycle.files import reason, tidy, write
 from pipecycle.policies.registry import policy_class, revision
 from pipecycle.runs import folders as disk
 from pipecycle.runs.config import Config, TrainSection
-from pipecycle.runs.planning import plan_of, planned_ahead, split_of, task_of
+from pipecycle.runs.planning import judged_of, plan_of, planned_ahead
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.summary import summarise
 from pipecycle.stopping import Interrupted, Stop
@@ -51,20 +51,11 @@ def prepare(config: Config) -> tuple[Schedule, Problem]:
 
 def problem_of(config: Config) -> Problem:
     """What a configuration learns."""
-    world, data, train = config.world, config.data, config.train
-    task, split = task_of(config), split_of(config)  # what is wrong with them is said before torch is imported
+    task, split = judged_of(config)  # what is wrong with them is said before torch is imported
     from pipecycle.train.problems import problem
 
-    return problem(
-        task,
-        train.model,
-        clients=world.clients if split is None else len(split),
-        alpha=data.alpha,
-        samples=data.samples,
-        trial=world.trial,
-        split=split,
-        training=training_of(train),
-    )
+    train, trial = config.train, config.world.trial
+    return problem(task, train.model, trial=trial, split=split, training=training_of(train))
 
 
 def training_of(train: TrainSection) -> Training:

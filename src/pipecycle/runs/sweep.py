@@ -27,7 +27,7 @@ ALIASES = {
     "augment": "train.augment",
     "trial": "world.trial",
 }
-WORDS = ("clients", "session", "slots", "budget", "harvest", "capacity", "initial")
+WORDS = ("clients", "session", "slots", "budget", "harvest", "capacity", "initial", "fleet")
 
 
 @frozen

@@ -16,13 +16,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 from attrs import asdict, define, field
 
 from pipecycle.errors import InputError, sentence
 from pipecycle.runs.config import sections
-from pipecycle.runs.folders import Busy, finished
+from pipecycle.runs.folders import Busy, finished, spent
 from pipecycle.runs.run import Pace, RunFolder, train_folders
 from pipecycle.stopping import Interrupted, Stop, die_with_parent, listening
+from pipecycle.world.specs import parse_harvest
 
 Shard = list[tuple[str, str]]
 """Folders and the text of their configurations, which a worker is sent."""
@@ -183,7 +185,6 @@ def _unheard() -> Iterator[None]:
 
 def share(folders: Sequence[RunFolder], device: str, workers: int | None) -> list[tuple[str, Shard]]:
     """Unfinished runs dealt out to devices."""
-    open_runs = [(str(folder.path), folder.config.text()) for folder in folders if not folder.finished]
     places = [device]
     if device == "auto":
         import torch
@@ -194,9 +195,34 @@ def share(folders: Sequence[RunFolder], device: str, workers: int | None) -> lis
 
         pick_device(device)  # or it is refused before anything begins
     if places == ["cpu"]:
-        places = ["cpu"] * max(1, min(workers or os.cpu_count() or 1, len(open_runs)))
-    shards = [(place, open_runs[index :: len(places)]) for index, place in enumerate(places)]
-    return [(place, shard) for place, shard in shards if shard]
+        unfinished = sum(not folder.finished for folder in folders)
+        places = ["cpu"] * max(1, min(workers or os.cpu_count() or 1, unfinished))
+    return [(place, shard) for place, shard in zip(places, dealt(folders, len(places)), strict=True) if shard]
+
+
+def dealt(folders: Sequence[RunFolder], count: int) -> list[Shard]:
+    """Unfinished runs in `count` shards that have about as much left to do: the longest run first, each to the shard
+    that has least."""
+    shards: list[Shard] = [[] for _ in range(count)]
+    loads = [0.0] * count
+    left = [(units_left(folder), folder) for folder in folders if not folder.finished]
+    for units, folder in sorted(left, key=lambda entry: -entry[0]):
+        least = loads.index(min(loads))
+        shards[least].append((str(folder.path), folder.config.text()))
+        loads[least] += units
+    return shards
+
+
+def units_left(folder: RunFolder) -> float:
+    """What the clients of a run will harvest within its budget, less what it has spent by its last checkpoint: nearly
+    all of it goes into training steps, and it needs no plan."""
+    world = folder.config.world
+    try:
+        rate = float(np.mean(getattr(parse_harvest(world.harvest), "rate", 1.0)))
+    except InputError:  # said when the run begins
+        rate = 1.0
+    units = min(rate * world.clients * world.slots, world.budget or float("inf"))
+    return max(0.0, units - spent(folder.path))
 
 
 def _serve(number: int, shard: Shard, device: str, save_every: float, line: Any) -> None:
@@ -305,9 +331,8 @@ def execute_on_ray(
     ray.init(address=address, ignore_reinit_error=True, include_dashboard=False, log_to_driver=False)
     resources = ray.cluster_resources()
     gpus, cpus = int(resources.get("GPU", 0)), int(resources.get("CPU", 1))
-    count = gpus or cpus
-    open_runs = [(str(folder.path.resolve()), folder.config.text()) for folder in folders if not folder.finished]
-    shards = [shard for shard in (open_runs[index::count] for index in range(count)) if shard]
+    shards = [[(str(Path(path).resolve()), text) for path, text in shard] for shard in dealt(folders, gpus or cpus)]
+    shards = [shard for shard in shards if shard]
     needs = {"num_gpus": 1} if gpus else {"num_cpus": 1}
     train = ray.remote(_ray_work).options(**needs)
     waiting = {train.remote(number, shard, save_every): number for number, shard in enumerate(shards)}

@@ -19,17 +19,30 @@ from pipecycle.schedule.schedule import (
     Tables,
     Versions,
 )
+from pipecycle.schedule.verify import IN_THE_FIELD, LEDGER
 from pipecycle.world.contract import Policy
+from pipecycle.world.devices import Devices
 from pipecycle.world.energy import at
+from pipecycle.world.field import FieldFleet
 from pipecycle.world.fleet import Fleet
 from pipecycle.world.lineage import Lineage
 from pipecycle.world.streams import Ints
 
+_NONE: Ints = np.empty(0, np.int64)
+
 
 def about(
-    policy: Policy, fleet: Fleet, *, trial: int, harvest: str, horizon: int, budget: float | None
+    policy: Policy,
+    fleet: Fleet,
+    *,
+    trial: int,
+    harvest: str,
+    horizon: int,
+    budget: float | None,
+    devices: Devices | None = None,
 ) -> dict[str, Any]:
     """What a schedule says of itself."""
+    own = {} if devices is None else {"fleet": str(devices), "joules": devices.joules, "slot_seconds": devices.seconds}
     number = revision(type(policy))
     return {
         "policy": policy.name,
@@ -41,11 +54,14 @@ def about(
         "harvest": harvest,
         "horizon": horizon,
         "budget": budget,
+        **{key: value for key, value in own.items() if value is not None},
     }
 
 
 def record(meta: dict[str, Any], fleet: Fleet, lineage: Lineage) -> Schedule:
-    harvested, overflowed, training, to_hub, to_server = np.array(fleet.totals, np.int64).reshape(-1, 5).T.copy()
+    in_field = isinstance(fleet, FieldFleet)
+    columns = (*LEDGER, *IN_THE_FIELD) if in_field else LEDGER
+    totals = np.array(fleet.totals, np.int64).reshape(-1, len(columns)).T.copy()
     used = np.zeros(len(fleet.client), bool)
     used[lineage.update.values()] = True
     for _, _, contributors in lineage.tables:
@@ -65,13 +81,10 @@ def record(meta: dict[str, Any], fleet: Fleet, lineage: Lineage) -> Schedule:
             _joined([sessions for _, _, sessions in lineage.tables]),
         ),
         energy=Energy(
-            harvested=harvested,
-            overflowed=overflowed,
-            training=training,
-            to_hub=to_hub,
-            to_server=to_server,
+            **dict(zip(columns, totals, strict=True)),
             level=fleet.level,
             overflow=np.zeros(fleet.clients, np.int64) if fleet.overflow is None else fleet.overflow,
+            drained=fleet.drained if isinstance(fleet, FieldFleet) else None,
         ),
         length=np.asarray(fleet.length),
         samples=np.asarray(1 if fleet.samples is None else fleet.samples),
@@ -86,10 +99,13 @@ def _sessions(fleet: Fleet, used: Array) -> Sessions:
     end = start + np.asarray(at(fleet.length, client), np.int32)
     end -= 1
     spent = np.empty(len(client), np.int64)
-    spent[:] = at(fleet.to_train, client)
+    spent[:] = at(fleet.steps, client)
+    broken = _broken(fleet, start, end, spent) if isinstance(fleet, FieldFleet) else _NONE
     flying = (end > fleet.slot).nonzero()[0]
     spent[flying] = (fleet.slot + 1 - start[flying]).astype(np.int64) * at(fleet.step, client[flying])
     end[flying] = -1
+    if isinstance(fleet, FieldFleet):
+        spent += at(fleet.download, client)
     sent = np.full(len(client), -1, np.int32)
     receiver = np.zeros(len(client), np.uint8)
     if fleet.sent:
@@ -102,6 +118,11 @@ def _sessions(fleet: Fleet, used: Array) -> Sessions:
         spent[every] += _spread(costs, size, np.int64)
     status = np.where(used, np.uint8(Status.USED), np.uint8(Status.UNUSED))
     status[flying] = Status.IN_FLIGHT
+    status[broken] = Status.LOST
+    if isinstance(fleet, FieldFleet):
+        for sessions, paid in fleet.given_up:
+            spent[sessions] += paid
+            status[sessions[~used[sessions]]] = Status.LOST  # a hub's model may hold an update whose upload was lost
     return Sessions(
         client=client,
         start=start,
@@ -114,6 +135,14 @@ def _sessions(fleet: Fleet, used: Array) -> Sessions:
         spent=spent,
         status=status,
     )
+
+
+def _broken(fleet: FieldFleet, start: Array, end: Array, spent: Array) -> Ints:
+    """The sessions that failed, whose ends and steps are put right."""
+    for slot, sessions in fleet.failures:
+        end[sessions] = slot
+        spent[sessions] = (slot + 1 - start[sessions]).astype(np.int64) * at(fleet.step, fleet.client[sessions])
+    return np.concatenate([_NONE, *(sessions for _, sessions in fleet.failures)])
 
 
 def _spread(values: Sequence[int | Ints], count: list[int], dtype: type[np.generic]) -> Array:

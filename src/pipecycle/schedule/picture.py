@@ -25,6 +25,10 @@ def pipeline(schedule: Schedule, width: int = 100) -> Text:
         picture.append_text(_lanes(schedule, columns))
     picture.append("training    ", style="bold").append(_spark(_training(schedule), columns)).append("\n")
     picture.append("stored      ", style="bold").append(_spark(schedule.energy.stored, columns)).append("\n")
+    lost = schedule.energy.lost
+    if lost is not None and lost[-1]:
+        per_slot = np.diff(lost, prepend=0)
+        picture.append("lost        ", style="bold").append(_spark(per_slot, columns)).append("\n")
     picture.append(f"            slots 0 to {schedule.slots - 1:,}, each scaled to its own maximum", style="dim")
     return picture
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from attrs import evolve
 from numpy.typing import ArrayLike
 
 from pipecycle.checks import MOST_CLIENTS, MOST_SLOTS, at_least, some_units
@@ -14,14 +16,16 @@ from pipecycle.schedule.assemble import about, record
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.slots import steps
 from pipecycle.world.contract import Policy, World
+from pipecycle.world.devices import Devices
+from pipecycle.world.devices_file import load
 from pipecycle.world.energy import Costs, quanta, show
+from pipecycle.world.field import FieldFleet
 from pipecycle.world.fleet import Fleet
 from pipecycle.world.harvest import Bernoulli, Harvest, Weather, rows
 from pipecycle.world.lineage import Lineage
+from pipecycle.world.links import Links
 from pipecycle.world.specs import parse_harvest
 from pipecycle.world.streams import Ints, streams
-
-_NOBODY: Ints = np.empty(0, np.int64)
 
 
 def plan(
@@ -36,13 +40,18 @@ def plan(
     capacity: ArrayLike = 1e6,
     initial: ArrayLike = 0.0,
     costs: Costs | None = None,
+    leak: ArrayLike = 0.0,
+    links: Links | None = None,
     samples: ArrayLike | None = None,
+    fleet: Devices | str | Path | None = None,
 ) -> Schedule:
     """The schedule of a policy: `slots` slots, or up to the first at whose end `budget` units have been spent.
 
     `harvest` may be a charging probability, or a description such as `markov:0.3,10`.  `session`, `capacity`,
-    `initial`, `samples` and the costs are one figure for all clients or one per client.  Updates count by `samples`,
-    those that a session uses (`Problem.samples`); without them they count alike."""
+    `initial`, `leak` (units a slot), `samples` and the costs are one figure for all clients or one per client.
+    Updates count by `samples`, those that a session uses (`Problem.samples`); without them they count alike.
+    `fleet` is a file of devices, one of our own by name, or `Devices`; costs, leaks and links are then the fleet's, and
+    `session`, `capacity`, `initial` and `harvest` are those of devices that do not say."""
     run = Planning(
         policy,
         harvest,
@@ -54,7 +63,10 @@ def plan(
         capacity=capacity,
         initial=initial,
         costs=costs,
+        leak=leak,
+        links=links,
         samples=samples,
+        fleet=fleet,
     )
     for _ in run.steps():
         pass
@@ -74,7 +86,8 @@ class Planning:
         session: ArrayLike = 20,
         budget: float | None = None,
         trial: int = 0,
-        **fleet: Any,
+        fleet: Devices | str | Path | None = None,
+        **usual: Any,
     ) -> None:
         at_least(1, "client", most=MOST_CLIENTS).of("clients", clients)
         at_least(1, "slot", most=MOST_SLOTS).of("slots", slots)
@@ -84,7 +97,20 @@ class Planning:
         clients, slots, trial = int(clients), int(slots), int(trial)
         self.policy, self.slots, self.trial, self.budget = policy, slots, trial, budget
         self.harvest = _harvest(harvest)
-        self.fleet = Fleet(clients, session=session, **fleet)
+        self.devices = load(fleet) if isinstance(fleet, str | Path) else fleet
+        if self.devices is not None:
+            clients = self.devices.clients(clients)
+            usual["samples"] = self.devices.samples(clients) if usual.get("samples") is None else usual["samples"]
+            own = self.devices.world(
+                clients,
+                session=session,
+                capacity=usual.pop("capacity", 1e6),
+                initial=usual.pop("initial", 0.0),
+                harvest=self.harvest,
+            )
+            session, self.harvest = own.pop("session"), own.pop("harvest")
+            usual |= own
+        self.fleet = fleet_of(policy, clients, trial, session=session, **usual)
         if np.any(self.fleet.to_train > self.fleet.capacity):
             held, need = int(np.min(self.fleet.capacity)), int(np.max(self.fleet.to_train))
             raise InputError(f"capacity = {show(held)}: a session needs {show(need)} units in the battery")
@@ -112,6 +138,7 @@ class Planning:
             harvest=str(self.harvest),
             horizon=self.slots,
             budget=self.budget,
+            devices=self.devices,
         )
         return record(meta, self.fleet, self.lineage)
 
@@ -120,11 +147,30 @@ class Planning:
         return None if samples is None else samples[self.fleet.client_of(sessions)]
 
 
+def fleet_of(
+    policy: Policy,
+    clients: int,
+    trial: int,
+    *,
+    costs: Costs | None = None,
+    leak: ArrayLike = 0.0,
+    links: Links | None = None,
+    **usual: Any,
+) -> Fleet:
+    """The ideal fleet where nothing leaks, idles, fails or is fetched, which plans as fast as can be."""
+    costs = costs or Costs()
+    if not getattr(policy, "fetches", True):
+        costs = evolve(costs, download=0.0)
+    if np.any(leak) or np.any(costs.download) or np.any(costs.idle) or (links is not None and not links.perfect):
+        return FieldFleet(clients, costs=costs, leak=leak, links=links, trial=trial, **usual)
+    return Fleet(clients, costs=costs, **usual)
+
+
 class Simulated:
     """Batteries that the weather charges, and sessions that end by the clock."""
 
     def __init__(self, fleet: Fleet, weather: Weather, slots: int) -> None:
-        self._harvest, self._train, self._peak = fleet.harvest, fleet.train, weather.peak
+        self._fleet, self._harvest, self._train, self._peak = fleet, fleet.harvest, fleet.train, weather.peak
         self._rows = rows(weather, fleet.clients, slots)
 
     def begin(self, slot: int) -> None:
@@ -132,7 +178,7 @@ class Simulated:
         self._harvest(slot, gains, total, self._peak)
 
     def end(self, slot: int) -> tuple[Ints, Ints]:
-        return self._train(), _NOBODY
+        return self._train(), self._fleet.failed
 
 
 def _harvest(given: Harvest | float | str) -> Harvest:

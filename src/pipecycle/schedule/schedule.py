@@ -25,7 +25,8 @@ from pipecycle.world.energy import UNIT, units
 from pipecycle.world.lineage import Floats
 from pipecycle.world.streams import Ints
 
-FORMAT = 1
+FORMAT, FIELD = 1, 2
+"""Of a file: FIELD has the ledger of a fleet in the field, and no other difference."""
 Array = NDArray[Any]
 
 
@@ -37,7 +38,7 @@ class Status(IntEnum):
     UNUSED = 1
     """Finished, and never used."""
     LOST = 2
-    """Began and never came back (live only)."""
+    """Failed in the middle, or its transmission was given up; live, it never came back."""
     DECLINED = 3
     """Refused by the client (live only)."""
     IN_FLIGHT = 4
@@ -122,7 +123,9 @@ class Tables:
 
 @frozen(eq=False)
 class Energy:
-    """Quanta.  The first five are running totals at the end of every slot, the rest one figure per client."""
+    """Quanta.  The first five are running totals at the end of every slot, the next two one figure per client.
+
+    A fleet in the field (`pipecycle.world.field`) has four more running totals, and what drained from each client."""
 
     harvested: Array
     overflowed: Array
@@ -133,14 +136,39 @@ class Energy:
     """What each battery holds at the end."""
     overflow: Array
     """What each client could not store."""
+    download: Array | None = None
+    lost: Array | None = None
+    """Transmissions that did not arrive, downloads and steps of sessions that failed."""
+    idle: Array | None = None
+    leaked: Array | None = None
+    drained: Array | None = None
+    """Idled away and leaked, by client."""
+
+    @property
+    def purposes(self) -> dict[str, Array]:
+        """What energy is spent on, as running totals."""
+        found = {"training": self.training, "to_hub": self.to_hub, "to_server": self.to_server}
+        if self.download is not None and self.lost is not None:
+            found |= {"download": self.download, "lost": self.lost}
+        return found
 
     @property
     def spent(self) -> Ints:
-        return np.asarray(self.training + self.to_hub + self.to_server, np.int64)
+        return np.asarray(sum(self.purposes.values()), np.int64)
+
+    @property
+    def drains_by_cause(self) -> dict[str, Array]:
+        """What is neither spent nor stored nor overflowed, as running totals."""
+        return {} if self.idle is None or self.leaked is None else {"idle": self.idle, "leaked": self.leaked}
+
+    @property
+    def drains(self) -> Ints:
+        """Idled away and leaked."""
+        return np.asarray(sum(self.drains_by_cause.values(), np.zeros_like(self.harvested)), np.int64)
 
     @property
     def stored(self) -> Ints:
-        return np.asarray(self.harvested - self.overflowed - self.spent, np.int64)
+        return np.asarray(self.harvested - self.overflowed - self.spent - self.drains, np.int64)
 
 
 @frozen(eq=False, slots=False)
@@ -238,7 +266,8 @@ class Schedule:
         columns: dict[str, Array] = {"length": self.length, "samples": self.samples, "launches": self.launches}
         for part in ("sessions", "versions", "publications", "tables", "energy"):
             for name, value in attrs.asdict(getattr(self, part), recurse=False).items():
-                columns[f"{part}.{name}"] = value
+                if value is not None:
+                    columns[f"{part}.{name}"] = value
         return columns
 
     def digest(self) -> str:
@@ -262,7 +291,9 @@ class Schedule:
         keys = sorted(set(self.meta) | set(other.meta))
         differing = [f"meta.{key}" for key in keys if self.meta.get(key) != other.meta.get(key)]
         theirs = other.arrays()
-        return differing + [name for name, mine in self.arrays().items() if not np.array_equal(mine, theirs[name])]
+        mine = self.arrays()
+        names = [*mine, *(name for name in theirs if name not in mine)]
+        return differing + [name for name in names if not _equal(mine.get(name), theirs.get(name))]
 
     def __repr__(self) -> str:
         return (
@@ -275,7 +306,8 @@ class Schedule:
 
     def save(self, path: str | Path) -> None:
         """Write an .npz (any numpy opens it), without pickle, whole or not at all; equal schedules, equal bytes."""
-        text = np.frombuffer(json.dumps({"format": FORMAT, **self.meta}, sort_keys=True).encode(), np.uint8)
+        number = FORMAT if self.energy.lost is None else FIELD
+        text = np.frombuffer(json.dumps({"format": number, **self.meta}, sort_keys=True).encode(), np.uint8)
         data = io.BytesIO()
         with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for name, column in {"meta": text, **self.arrays()}.items():
@@ -295,12 +327,15 @@ class Schedule:
             made_for = meta.pop("format")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise InputError(f"{path}: is not a schedule, or is damaged (meta)") from None
-        if made_for != FORMAT:
-            raise InputError(f"{path}: is a schedule of format {shown(made_for)}, this version reads format {FORMAT}")
+        if made_for not in (FORMAT, FIELD):
+            known = f"formats {FORMAT} and {FIELD}"
+            raise InputError(f"{path}: is a schedule of format {shown(made_for)}, this version reads {known}")
         try:
             parts: dict[str, Any] = {part: kind(**_part(columns, part)) for part, kind in _PARTS.items()}
             whole: dict[str, Any] = {name: columns[name] for name in ("length", "samples", "launches")}
             schedule = Schedule(meta=meta, **whole, **parts)
+            if (made_for == FIELD) != (schedule.energy.lost is not None):
+                raise TypeError
             verify(schedule)
         except (KeyError, TypeError):
             raise InputError(f"{path}: is not a schedule, or is damaged (a column is missing or unknown)") from None
@@ -320,6 +355,10 @@ _PARTS: dict[str, Any] = {
 
 def _part(columns: dict[str, Array], part: str) -> dict[str, Array]:
     return {name.removeprefix(f"{part}."): value for name, value in columns.items() if name.startswith(f"{part}.")}
+
+
+def _equal(mine: Array | None, theirs: Array | None) -> bool:
+    return mine is not None and theirs is not None and np.array_equal(mine, theirs)
 
 
 def busy_groups(group: Ints, start: Ints, end: Ints, slots: int) -> Ints:

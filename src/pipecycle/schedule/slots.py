@@ -23,7 +23,7 @@ def steps(
     policy: Policy, world: World, devices: Devices, slots: Iterable[int], limit: int | None = None
 ) -> Iterator[int]:
     """Yields every slot once it is over; the last is the first at whose end `limit` quanta have been spent."""
-    lineage, ledger, record = world.lineage, world.fleet.ledger, world.fleet.totals.append
+    lineage, ledger, record = world.lineage, world.fleet.ledger, world.fleet.record
     begin, decide, end, collect = devices.begin, policy.decide, devices.end, policy.collect
     for slot in slots:
         # 1. Harvest.
@@ -36,7 +36,7 @@ def steps(
         # 4. Complete, and 5. the server's step where the policy has one in this slot.
         collect(slot, done, lost)
         # 6. Record, and stop once the budget is spent.
-        record((ledger.harvested, ledger.overflowed, ledger.training, ledger.to_hub, ledger.to_server))
+        record()
         yield slot
         if limit is not None and ledger.spent >= limit:
             return

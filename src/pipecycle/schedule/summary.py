@@ -11,6 +11,16 @@ from pipecycle.schedule.ancestry import mean
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.world.energy import units
 
+PURPOSES = {
+    "training": "training",
+    "to_hub": "to hubs",
+    "to_server": "to the server",
+    "download": "downloads",
+    "lost": "lost",
+}
+"""What energy is spent on, as people read it."""
+DRAINS = {"idle": "idled away", "leaked": "leaked"}
+
 
 def summarise(schedule: Schedule, budget: float | None = None) -> dict[str, Any]:
     """Figures of a schedule; `budget` (units) asks when it was reached, by default the one it was planned with."""
@@ -38,8 +48,10 @@ def summarise(schedule: Schedule, budget: float | None = None) -> dict[str, Any]
             "spent": units(int(energy.spent[-1])),
             "stored": units(int(energy.level.sum())),
             "overflowed": units(int(energy.overflowed[-1])),
+            **{name: units(int(total[-1])) for name, total in energy.drains_by_cause.items()},
         },
-        "spent_on": {name: units(int(getattr(energy, name)[-1])) for name in ("training", "to_hub", "to_server")},
+        "spent_on": {name: units(int(total[-1])) for name, total in energy.purposes.items()},
+        **_physical(schedule),
         "budget": budget,
         "budget_slot": None if budget is None else schedule.budget_slot(budget),
         "group_size": {"mean": mean(sizes), "max": int(sizes.max()) if len(sizes) else None},
@@ -58,6 +70,23 @@ def summarise(schedule: Schedule, budget: float | None = None) -> dict[str, Any]
     }
 
 
+def _physical(schedule: Schedule) -> dict[str, Any]:
+    """In joules and hours, where the fleet says what a unit and a slot are."""
+    joules, seconds = schedule.meta.get("joules"), schedule.meta.get("slot_seconds")
+    found: dict[str, Any] = {}
+    if "fleet" in schedule.meta:
+        found["fleet"] = schedule.meta["fleet"]
+    if joules is not None:
+        found["joules"] = {
+            "unit": joules,
+            "harvested": units(int(schedule.energy.harvested[-1])) * joules,
+            "spent": units(int(schedule.energy.spent[-1])) * joules,
+        }
+    if seconds is not None:
+        found["hours"] = schedule.slots * seconds / 3600
+    return found
+
+
 def sentences(figures: dict[str, Any]) -> dict[str, str]:
     """The same figures as a person reads them."""
     energy, spent_on, status = figures["energy"], figures["spent_on"], figures["sessions_by_status"]
@@ -66,14 +95,19 @@ def sentences(figures: dict[str, Any]) -> dict[str, str]:
         "run": f"{number(figures['clients'])} clients, {number(figures['slots'])} slots, {figures['harvest']}, "
         f"trial {figures['trial']}",
         "energy": f"{number(energy['harvested'])} harvested = {number(energy['spent'])} spent + "
-        f"{number(energy['stored'])} stored + {number(energy['overflowed'])} overflowed",
-        "spent on": f"training {number(spent_on['training'])}, to hubs {number(spent_on['to_hub'])}, "
-        f"to the server {number(spent_on['to_server'])}",
+        f"{number(energy['stored'])} stored + {number(energy['overflowed'])} overflowed"
+        + "".join(f" + {number(energy[key])} {word}" for key, word in DRAINS.items() if key in energy),
+        "spent on": ", ".join(f"{word} {number(spent_on[key])}" for key, word in PURPOSES.items() if key in spent_on),
         "sessions": f"{number(figures['sessions'])}: "
         + ", ".join(f"{number(count)} {name.replace('_', ' ')}" for name, count in status.items() if count),
         "aggregations": f"{number(figures['aggregations'])} of {number(size['mean'])} updates on average, "
         f"{number(size['max'])} at most",
     }
+    if "joules" in figures or "hours" in figures:
+        told = [f"{joules(figures['joules']['spent'])} spent"] if "joules" in figures else []
+        told += [f"{number(figures['hours'])} hours"] if "hours" in figures else []
+        unit = f" (a unit is {joules(figures['joules']['unit'])})" if "joules" in figures else ""
+        lines["physically"] = f"{' in '.join(told)}{unit}"
     if figures["max_concurrent_groups"] is not None:
         lines["groups"] = f"at most {number(figures['max_concurrent_groups'])} in training at once"
     lines |= {
@@ -91,6 +125,14 @@ def sentences(figures: dict[str, Any]) -> dict[str, str]:
         reached = "not reached" if slot is None else f"reached in slot {number(slot)}"
         lines["budget"] = f"{number(figures['budget'])} units, {reached}"
     return lines
+
+
+def joules(value: float) -> str:
+    """Energy with a prefix that leaves one to three digits before the point."""
+    for prefix, size in (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {prefix}J"
+    return f"{value * 1e3:.3g} mJ"
 
 
 def number(value: Any) -> str:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 MOST_QUANTA = 2**62
+LEDGER = ("harvested", "overflowed", "training", "to_hub", "to_server")
+"""Running totals of every schedule."""
 TOGETHER = (
     ("sessions", "client start end reference teacher payload sent receiver spent status"),
     ("versions", "kind made seen discarded"),
@@ -24,9 +26,11 @@ TOGETHER = (
     ("versions", "update weight"),
     ("publications", "slot version"),
     ("tables", "slot keep"),
-    ("energy", "harvested overflowed training to_hub to_server"),
+    ("energy", " ".join(LEDGER)),
 )
 """Columns of one length."""
+IN_THE_FIELD = ("download", "lost", "idle", "leaked")
+"""Running totals of a fleet in the field, all of them or none."""
 WORDS = {"b": "true or false", "i": "whole numbers", "f": "numbers"}
 
 
@@ -54,6 +58,11 @@ def _meta(meta: dict[str, Any]) -> None:
     at_least(0).of("trial", meta["trial"])
     if "horizon" in meta:
         at_least(1, most=checks.MOST_SLOTS).of("horizon", meta["horizon"])
+    if "fleet" in meta:
+        checks.text.of("fleet", meta["fleet"])
+    for name in ("joules", "slot_seconds"):
+        if name in meta:
+            checks.number(above=0).of(name, meta[name])
     if meta.get("budget") is not None:
         checks.some_units.of("budget", meta["budget"])
 
@@ -71,8 +80,13 @@ def _shapes(schedule: Schedule) -> None:
     for part, fields in TOGETHER:
         lengths = {len(columns[f"{part}.{field}"]) for field in fields.split()}
         _require(len(lengths) == 1, f"{part}: the columns have different lengths ({fields})")
-    for name in ("level", "overflow"):
-        _require(len(getattr(schedule.energy, name)) == clients, f"energy.{name}: needs one figure per client")
+    energy = schedule.energy
+    extra = [name for name in (*IN_THE_FIELD, "drained") if getattr(energy, name) is not None]
+    _require(len(extra) in (0, 5), f"energy: has {', '.join(extra)} and not the rest")
+    for name in extra[:4]:
+        _require(len(getattr(energy, name)) == slots, f"energy.{name}: needs one figure per slot")
+    for name in ("level", "overflow", *extra[4:]):
+        _require(len(getattr(energy, name)) == clients, f"energy.{name}: needs one figure per client")
     for name in ("length", "samples"):
         column = getattr(schedule, name)
         _require(column.ndim == 0 or len(column) == clients, f"{name}: needs one figure, or one per client")
@@ -153,16 +167,19 @@ def _rest(schedule: Schedule) -> None:
 
 
 def _energy(schedule: Schedule) -> None:
-    """Running totals never fall, and what came in is spent, stored or overflowed."""
+    """Running totals never fall, and what came in is spent, stored, overflowed or drained."""
     energy = schedule.energy
-    for name in ("harvested", "overflowed", "training", "to_hub", "to_server", "level", "overflow"):
+    field = () if energy.drained is None else (*IN_THE_FIELD, "drained")
+    for name in (*LEDGER, "level", "overflow", *field):
         column = getattr(energy, name)
         _within(f"energy.{name}", column, 0, MOST_QUANTA)
-        if name not in ("level", "overflow"):
+        if name not in ("level", "overflow", "drained"):
             _rising(f"energy.{name}", column)
     _require(
         _sum(energy.level) == int(energy.stored[-1]), "energy: what is harvested is not spent, stored or overflowed"
     )
+    if energy.drained is not None:
+        _require(_sum(energy.drained) == int(energy.drains[-1]), "energy.drained: does not add up to what drained")
     _require(_sum(energy.overflow) == int(energy.overflowed[-1]), "energy.overflow: does not add up to what overflowed")
     _require(_sum(schedule.sessions.spent) == int(energy.spent[-1]), "sessions.spent: does not add up to what is spent")
 

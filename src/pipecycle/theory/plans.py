@@ -20,7 +20,7 @@ from pipecycle.results import paired
 from pipecycle.runs.config import Config
 from pipecycle.runs.planning import planning
 from pipecycle.schedule.ancestry import mean
-from pipecycle.schedule.schedule import Schedule
+from pipecycle.schedule.schedule import Schedule, Status
 from pipecycle.theory import rates
 from pipecycle.theory.stability import stable_curvature, steps
 from pipecycle.theory.system import System
@@ -83,7 +83,7 @@ def system_of(schedule: Schedule, config: Config) -> System:
     gained = units(int(schedule.energy.harvested[-1])) / (schedule.clients * schedule.slots)
     delta = float(harvest.rate) if isinstance(harvest, Bernoulli) and harvest.rate.ndim == 0 else min(1.0, gained)
     return System(
-        B=config.world.session,
+        B=int(schedule.length.max()),
         G=int(settings.get("groups") or 1),
         gamma=config.train.lr,
         slots=schedule.slots,
@@ -107,7 +107,7 @@ def planned(schedule: Schedule, config: Config) -> Planned:
     """The figures of a schedule."""
     ancestry, system = schedule.ancestry, system_of(schedule, config)
     served = int(schedule.publications.version[-1]) if len(schedule.publications.version) else 0
-    finished = int((schedule.sessions.end >= 0).sum())
+    finished = int(((schedule.sessions.end >= 0) & (schedule.sessions.status != Status.LOST)).sum())
     saturated = schedule.policy == "pipecycle" and system.delta > rates.saturation(system.B, "corrected")
     usual = all(schedule.meta["settings"].get(key) is None for key in ("group_size", "interval"))
     lags, taken = ancestry.lags, steps(schedule)

@@ -13,7 +13,7 @@ from attrs import define, field, frozen
 
 from pipecycle.checks import MOST_SLOTS, at_least, one_of
 from pipecycle.results.metrics import COLUMNS, Metrics
-from pipecycle.schedule.schedule import Schedule
+from pipecycle.schedule.schedule import Schedule, Status
 from pipecycle.schedule.serving import served
 from pipecycle.world.energy import UNIT
 from pipecycle.world.streams import Ints
@@ -47,6 +47,11 @@ class Look:
         default=None,
         validator=served,
         metadata={"note": "evaluate a mean, of all live chains (chains) or of the last K published models (mean:K)"},
+    )
+    on: str | None = field(
+        default=None,
+        validator=one_of("test", "validation"),
+        metadata={"note": "the samples that accuracy and early stopping are about; none is test", "key": "look.on"},
     )
 
 
@@ -117,9 +122,9 @@ def checkpoints(
 
 
 def current_sessions(schedule: Schedule, slot: int) -> Ints:
-    """Each client's last session that ended before `slot` slots had elapsed, -1 for none."""
+    """Each client's last session that ended before `slot` slots had elapsed and was not lost, -1 for none."""
     sessions = schedule.sessions
-    ended = np.flatnonzero((sessions.end >= 0) & (sessions.end < slot))
+    ended = np.flatnonzero((sessions.end >= 0) & (sessions.end < slot) & (sessions.status != Status.LOST))
     last = np.full(schedule.clients, -1)
     last[sessions.client[ended]] = ended  # rows are in order of start, and a client's sessions do not overlap
     return last

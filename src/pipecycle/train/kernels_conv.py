@@ -65,6 +65,7 @@ class ConvStack:
         self.buffers: dict[str, Tensor] = {}
         self.graphs: dict[tuple[object, ...], torch.cuda.CUDAGraph] = {}
         self.room = (0, 0, 0, False)
+        self.sessions = 0
 
     @cached_property
     def unfolded(self) -> Tensor:
@@ -92,10 +93,7 @@ class ConvStack:
             count = some.stop - some.start
             self.reserve(power(count), steps, batch, views is not None)
             held = self.buffers
-            held["w"][:count].zero_()
-            held["w"][:count].index_copy_(1, self.place, reference[some])
-            if self.dtype != torch.float32:
-                held["s"][:count].copy_(held["w"][:count])
+            self.load(reference[some])
             if self.sgd.proximal:
                 held["start"][:count].copy_(held["w"][:count])
             if self.sgd.momentum:
@@ -104,7 +102,6 @@ class ConvStack:
             if views is not None:
                 held["views"][:steps, :count, :batch].copy_(views[some].transpose(0, 1))
             held["rate"][:count].copy_(lr[some])
-            held["live"].fill_(count)
             if table is not None:
                 held["table"][:count].copy_(table[some])
             if sums is not None:
@@ -115,6 +112,26 @@ class ConvStack:
             if sums is not None and counts is not None:
                 sums[some] = held["sums"][:count]
                 counts[some] = held["counts"][:count]
+
+    def load(self, rows: Tensor) -> None:
+        """Parameters of the first sessions, which from now on are all that live."""
+        held, count = self.buffers, len(rows)
+        held["w"][:count].zero_()
+        held["w"][:count].index_copy_(1, self.place, rows)
+        if self.dtype != torch.float32:
+            held["s"][:count].copy_(held["w"][:count])
+        held["live"].fill_(count)
+        self.sessions = power(count)
+
+    def look(self) -> None:
+        """Compute the logits of the samples that are picked."""
+        for launch in self.launches(False, False, look=True):
+            self.launch(launch, self.sessions)
+
+    @property
+    def logits(self) -> Tensor:
+        """(sessions, batch, classes)."""
+        return self.buffers["z"]
 
     def most(self, batch: int, views: bool = False) -> int:
         """Sessions that fit into the memory set aside."""

@@ -82,7 +82,8 @@ def fits(chain: list[nn.Module], images: Tensor) -> bool:
         return False
     convs, linears = found
     narrow = convs[0].in_channels <= 12 and max(conv.out_channels for conv in convs) <= 64
-    narrow &= linears[0].out_features <= 1024 and max(linear.out_features for linear in linears[1:]) <= 128
+    first, second, last = (power(linear.out_features) for linear in linears)
+    narrow &= first <= 1024 and second <= 256 and second * last <= 128 * 128  # one program holds the last two layers
     n, c, h, w = images.shape
     return narrow and n * h * w * power(5 * c) * 4 <= UNFOLDED
 
@@ -146,6 +147,8 @@ def default_tiles(chain: list[nn.Module], precision: str) -> Tiles:
     assert found is not None
     convs, linears = found
     tiles = TILES[precision][max(power(conv.out_channels) for conv in convs) > 16]
+    if power(linears[1].out_features) > 128:
+        return evolve(tiles, head=(32, 8, 1))
     return evolve(tiles, head=(32, 4, 1)) if power(linears[0].out_features) > 128 else tiles
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pipecycle.train.kernels_chain import Chain, layers
-from pipecycle.train.models import split
+from pipecycle.train.models import split, takes_channels_last
 from pipecycle.train.sessions import Executor, Trained, Work
 
 
@@ -16,13 +16,17 @@ class Loop(Executor):
     """One session after another: a single set of weights updated in place, with no optimiser object, convolutions in
     channels-last order, and for plain chains of common layers no autograd either.  Any module, float32 or float64."""
 
+    how = "one session after another"
+
     def _prepare(self) -> None:
         images, chain = self.images, layers(self.module)
         self.chain = None if chain is None else Chain(chain, images)
+        self.ordered = False
         if images.ndim == 4:
             self.images = images.permute(0, 2, 3, 1).contiguous()
         if self.chain is None:
             self.module = deepcopy(self.module).to(device=images.device, dtype=images.dtype)
+            self.ordered = not takes_channels_last(self.module, images)
             self.weights: list[Tensor] = list(self.module.parameters())
         else:
             self.weights = self.chain.parameters
@@ -57,7 +61,8 @@ class Loop(Executor):
             x = self.images.index_select(0, index)
         else:
             x = self.frame.cut(self.images, index, views, self.black)
-        return x.permute(0, 3, 1, 2) if x.ndim == 4 else x
+        x = x.permute(0, 3, 1, 2) if x.ndim == 4 else x
+        return x.contiguous() if self.ordered else x
 
     def _gradients(self, x: Tensor, y: Tensor, table: Tensor | None) -> tuple[Tensor, list[Tensor]]:
         if self.chain is not None:

@@ -1,4 +1,4 @@
-"""Models by name: four presets that adapt to the input's shape, or a user's own module as `module:factory`.
+"""Models by name: presets that adapt to the input's shape, or a user's own module as `module:factory`.
 
 A model is any `torch.nn.Module` from a batch of inputs to one logit per class whose samples do not see each other
 and whose forward pass is a function: a session can then be replayed, and many can be trained side by side.
@@ -48,7 +48,8 @@ def build(name: str, shape: Sequence[int], classes: int, seed_words: Words) -> n
 
 
 def initialise(module: nn.Module, words: Words) -> None:
-    """U(-1/sqrt(fan_in), 1/sqrt(fan_in)) for weights and biases, which is PyTorch's default for both kinds of layer."""
+    """U(-1/sqrt(fan_in), 1/sqrt(fan_in)) for weights and biases, which is PyTorch's default for both kinds of layer;
+    1 and 0 for norms."""
     key = int.from_bytes(np.resize(words, 2).astype("<u8").tobytes(), "little")
     bits = np.random.Philox(key=key)
     for layer in module.modules():
@@ -58,21 +59,49 @@ def initialise(module: nn.Module, words: Words) -> None:
                 steps = (raw(bits, parameter.numel()) >> np.uint64(40)).astype(np.float32)
                 values = torch.from_numpy((steps * np.float32(2.0**-23) - np.float32(1.0)) * np.float32(bound))
                 setattr(layer, name, nn.Parameter(values.view(parameter.shape)))
+        elif isinstance(layer, nn.GroupNorm):
+            layer.weight = nn.Parameter(torch.ones(layer.num_channels, device="cpu"))
+            layer.bias = nn.Parameter(torch.zeros(layer.num_channels, device="cpu"))
 
 
 def preset(name: str, shape: Sequence[int], classes: int) -> nn.Sequential:
-    """The module of a preset: convolutions, each with ReLU and pooling, then dense layers with ReLU in between."""
-    modules: list[nn.Module] = []
+    """The module of a preset: convolutions, each with ReLU and pooling, then dense layers with ReLU in between; or
+    residual blocks, a mean over all pixels and a dense layer."""
     made = presets.layers(name, shape, classes)
-    for layer in made:
-        if layer.padding is not None:
-            convolution = nn.Conv2d(layer.inputs, layer.outputs, presets.KERNEL, padding=layer.padding)
-            modules += [convolution, nn.ReLU(), nn.MaxPool2d(2)]
+    convolutions = [layer for layer in made if layer.kernel]
+    modules: list[nn.Module] = []
+    if presets.PRESETS[name].residual:
+        modules += [*_convolution(convolutions.pop(0)), nn.ReLU()]
+        while convolutions:
+            inner, outer = convolutions.pop(0), convolutions.pop(0)
+            beside = convolutions.pop(0) if convolutions and convolutions[0].kernel == 1 else None
+            modules.append(Residual(inner, outer, beside))
+        modules.append(nn.AdaptiveAvgPool2d(1))
+    for layer in convolutions:
+        modules += [*_convolution(layer), nn.ReLU(), nn.MaxPool2d(2)]
     modules.append(nn.Flatten())
     for layer in made:
-        if layer.padding is None:
+        if not layer.kernel:
             modules += [nn.Linear(layer.inputs, layer.outputs), nn.ReLU()]
     return nn.Sequential(*modules[:-1])
+
+
+def _convolution(layer: presets.Layer) -> list[nn.Module]:
+    about = (layer.inputs, layer.outputs, layer.kernel, layer.stride, layer.padding)
+    norm = [nn.GroupNorm(layer.groups, layer.outputs)] if layer.groups else []
+    return [nn.Conv2d(*about, bias=layer.bias), *norm]
+
+
+class Residual(nn.Module):
+    """relu(two convolutions of x + x), where x passes through a convolution of its own if their shapes differ."""
+
+    def __init__(self, inner: presets.Layer, outer: presets.Layer, beside: presets.Layer | None) -> None:
+        super().__init__()
+        self.inside = nn.Sequential(*_convolution(inner), nn.ReLU(), *_convolution(outer))
+        self.beside = nn.Sequential(*_convolution(beside)) if beside else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.inside(x) + self.beside(x))
 
 
 def _factory(name: str) -> Callable[..., Any]:
@@ -126,6 +155,19 @@ def check(module: nn.Module, shape: Sequence[int], classes: int, name: str = "mo
     if not torch.allclose(whole, apart, rtol=1e-3, atol=1e-4 * max(scale, 1e-6)):
         raise InputError(f"model {name!r}: a sample's logits depend on the others in its batch, needs them independent")
     return module
+
+
+def takes_channels_last(module: nn.Module, images: Tensor) -> bool:
+    """Whether a module can be given images in channels-last order, in which convolutions are quicker on a CPU: those
+    that flatten them by `view` cannot."""
+    if images.ndim != 4 or not len(images):
+        return False
+    try:
+        with torch.no_grad():
+            module(images[:2].contiguous(memory_format=torch.channels_last))
+    except RuntimeError:
+        return False
+    return True
 
 
 def _probe(shape: Sequence[int], like: Tensor) -> Tensor:

@@ -88,6 +88,8 @@ class Executor:
     """The contract of `Loop` and `Stacked`: `run` trains sessions on the images, by a module and its SGD."""
 
     precision: Precision = "fp32"
+    how: str
+    """How sessions are computed, in words."""
 
     def __init__(
         self,
@@ -179,6 +181,14 @@ class Executor:
             None if teachers is None else teachers.table(self.classes, self.images),
             None if views is None else self._upload(views),
         )
+
+    def samples(self, index: Tensor, views: Tensor | None) -> Tensor:
+        """(sessions, batch, *sample) of images that are kept as they came, for (sessions, batch) indices and views."""
+        if views is None:
+            return self.images.index_select(0, index.reshape(-1)).view(*index.shape, *self.shape)
+        images = self.images.permute(0, 2, 3, 1)
+        seen = self.frame.cut(images, index.reshape(-1), views.reshape(-1), self.black)
+        return seen.permute(0, 3, 1, 2).contiguous().view(*index.shape, *self.shape)
 
     def _upload(self, values: Tensor) -> Tensor:
         """On the device without waiting for it: a copy out of ordinary memory would wait until the device has done

@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from importlib.util import find_spec
+from functools import cached_property
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from pipecycle.errors import InputError
-from pipecycle.train.kernels_chain import DenseStack, dense, layers
+from pipecycle.train.kernels_chain import DenseStack
 from pipecycle.train.kernels_conv import LARGEST_BATCH, ConvStack
-from pipecycle.train.kernels_plan import fits
 from pipecycle.train.loop import Loop
 from pipecycle.train.models import split
+from pipecycle.train.module_stack import ModuleStack
+from pipecycle.train.network_stack import LARGEST_BATCH as LARGEST_LAYERS
+from pipecycle.train.network_stack import NetworkStack
+from pipecycle.train.paths import WORDS, Path, all_dense, choose
 from pipecycle.train.sessions import PRECISIONS, Executor, LocalSGD, Precision, Trained, Work
 from pipecycle.train.views import Frame
 
 Trainer = Literal["auto", "loop", "stacked"]
-Path = Literal["dense", "conv", "reference"]
 DENSE_CHUNK = {"cpu": 32, "cuda": 256}
-REFERENCE_CHUNK = {"cpu": 8, "cuda": 64}
 """Sessions computed together.  Multiples of 32 where sums are laid out across sessions, so that vector instructions
 never end in a scalar remainder, whose rounding may differ."""
 
 
 class Stacked(Executor):
-    """All sessions side by side, by one of three paths:
+    """All sessions side by side, by one of four paths:
 
-    `dense`      chains of Linear, ReLU and Tanh, by batched products written out, on any device;
-    `conv`       chains like lenet, cnn64 and wide, by our own kernels, on CUDA;
-    `reference`  any module by torch.func, on any device.
+    `conv`    chains like lenet, cnn64 and wide, by kernels made for them, on CUDA;
+    `layers`  every module that `network` knows the layers of, by kernels for each layer, on CUDA;
+    `dense`   chains of Linear, ReLU and Tanh, by batched products written out, on a CPU;
+    `module`  any module by torch.func, on any device.
 
-    Weights are always kept in the images' type; `precision` is that of the products on CUDA.  Only `conv` goes as low
-    as bf16, the others take tf32 instead; fp32 by `conv` is three tf32 products."""
+    Weights are always kept in the images' type; `precision` is that of the products on CUDA.  fp32 by our kernels is
+    three tf32 products; bf16 by `module` is torch's own autocast, and `dense` takes tf32 instead."""
 
     def __init__(
         self,
@@ -53,43 +55,59 @@ class Stacked(Executor):
         if precision not in PRECISIONS:
             raise InputError(f"precision = {precision}: needs one of {', '.join(PRECISIONS)}")
         self.precision = precision
-        chain = layers(module)
-        quickest = stacked_path(module, images)
-        if path not in ("auto", "reference", quickest):
-            raise InputError(f"path = {path}: this module on {images.device.type} takes {quickest} or reference")
-        self.path = quickest if path == "auto" else path
-        kind = images.device.type
-        self.chunk = chunk or (DENSE_CHUNK if self.path == "dense" else REFERENCE_CHUNK).get(kind, 64)
-        if self.path == "dense":
-            assert chain is not None
-            self.dense = DenseStack(chain)
-            self.images = images.flatten(1)
-        elif self.path == "conv":
-            assert chain is not None
-            self.conv = ConvStack(chain, images, self.labels, classes, self.sgd, precision, frame=self.frame)
+        self.choice = choose(module, images)
+        if path not in ("auto", *self.choice.paths):
+            able = " or ".join(self.choice.paths)
+            raise InputError(f"path = {path}: this module on {images.device.type} takes {able}")
+        self.path = self.choice.path if path == "auto" else path
+        self.how = str(self.choice) if path == "auto" else WORDS[self.path]
+        self.chunk = chunk
         self.module = deepcopy(module).to(device=images.device, dtype=images.dtype)
 
+    @cached_property
+    def conv(self) -> ConvStack:
+        assert self.choice.chain is not None
+        about = (self.images, self.labels, self.classes, self.sgd, self.precision)
+        return ConvStack(self.choice.chain, *about, frame=self.frame)
+
+    @cached_property
+    def layers(self) -> NetworkStack:
+        assert self.choice.network is not None
+        about = (self.images, self.labels, self.classes, self.sgd, self.precision)
+        return NetworkStack(self.choice.network, *about, frame=self.frame)
+
+    @cached_property
+    def any(self) -> ModuleStack:
+        return ModuleStack(self, self.module, self.chunk)
+
     def _train(self, work: Work, out: Trained) -> None:
-        reference = work.reference
+        batch = work.batches.shape[2]
+        rates = torch.full_like(work.reference[:, 0], self.sgd.lr) if work.lr is None else work.lr
         with torch.no_grad():
-            if self.path == "conv" and work.batches.shape[2] <= LARGEST_BATCH:
-                rates = torch.full_like(reference[:, 0], self.sgd.lr) if work.lr is None else work.lr
+            if self.path == "conv" and batch <= LARGEST_BATCH:
                 self.conv.run(work, rates, out)
-                return
-            train = self._dense if self.path == "dense" else self._reference
-            for first in range(0, len(reference), self.chunk):
-                rows = torch.arange(first, first + self.chunk, device=self.images.device)
-                rows = rows.clamp_(max=len(reference) - 1)
-                real = slice(first, min(first + self.chunk, len(reference)))
-                parts, sums, counts = train(_take(work, rows), out.sums is not None)
-                for final, part in zip(split(self.module, out.parameters[real]), parts, strict=True):
-                    final.copy_(part[: len(final)].view_as(final))
-                for whole, some in ((out.sums, sums), (out.counts, counts)):
-                    if whole is not None and some is not None:
-                        whole[real] = some[: real.stop - real.start]
+            elif self.path in ("conv", "layers") and self.choice.network is not None and batch <= LARGEST_LAYERS:
+                self.layers.run(work, rates, out)
+            elif self.path == "dense":
+                self._chunks(work, out)
+            else:
+                self.any.run(work, rates, out)
+
+    def _chunks(self, work: Work, out: Trained) -> None:
+        chunk = self.chunk or DENSE_CHUNK[self.images.device.type]
+        for first in range(0, len(work.reference), chunk):
+            rows = torch.arange(first, first + chunk, device=self.images.device).clamp_(max=len(work.reference) - 1)
+            real = slice(first, min(first + chunk, len(work.reference)))
+            parts, sums, counts = self._dense(_take(work, rows), out.sums is not None)
+            for final, part in zip(split(self.module, out.parameters[real]), parts, strict=True):
+                final.copy_(part[: len(final)].view_as(final))
+            for whole, some in ((out.sums, sums), (out.counts, counts)):
+                if whole is not None and some is not None:
+                    whole[real] = some[: real.stop - real.start]
 
     def _dense(self, work: Work, collect: bool) -> tuple[list[Tensor], Tensor | None, Tensor | None]:
-        sgd, net = self.sgd, self.dense
+        assert self.choice.chain is not None
+        sgd, net = self.sgd, DenseStack(self.choice.chain)
         net.load(split(self.module, work.reference))
         start = [weight.clone() for weight in net.weights] if sgd.proximal else []
         velocity = [torch.zeros_like(weight) for weight in net.weights] if sgd.momentum else []
@@ -103,7 +121,8 @@ class Stacked(Executor):
         scale: Tensor | float = 1.0 / batch
         sums, counts = self._blank(sessions, collect)
         for step in range(steps):
-            z = net.forward(self._inputs(index[:, step], work, step).view(sessions, batch, -1))
+            seen = self.samples(index[:, step], None if work.views is None else work.views[:, step])
+            z = net.forward(seen.view(sessions, batch, -1))
             target = targets.index_select(0, which[:, step].reshape(-1)).view_as(z)
             # With classes outermost the sums run over whole vectors of samples instead of ten numbers at a time.
             g = z.permute(2, 0, 1).contiguous().softmax(0).permute(1, 2, 0).contiguous()
@@ -124,57 +143,6 @@ class Stacked(Executor):
                 self._update(net.weights, net.gradients(g.mul_(scale)), start, velocity, lr)
         return net.weights, sums, counts
 
-    def _reference(self, work: Work, collect: bool) -> tuple[list[Tensor], Tensor | None, Tensor | None]:
-        names = [name for name, _ in self.module.named_parameters()]
-        constants = dict(self.module.named_buffers())
-        sessions, steps, batch = work.batches.shape
-
-        def loss(weights: list[Tensor], x: Tensor, target: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-            state = dict(zip(names, weights, strict=True)) | constants
-            z: Tensor = torch.func.functional_call(self.module, state, (x,))
-            return -((target * z.log_softmax(1)).sum(1) * scale).sum(), z
-
-        gradients = torch.func.vmap(torch.func.grad(loss, has_aux=True))
-        weights = [part.clone() for part in split(self.module, work.reference)]
-        start = [weight.clone() for weight in weights] if self.sgd.proximal else []
-        velocity = [torch.zeros_like(weight) for weight in weights] if self.sgd.momentum else []
-        table = self.eye.expand(sessions, -1, -1) if work.table is None else work.table
-        row = torch.arange(sessions, device=table.device)[:, None]
-        even = work.reference.new_full((sessions, batch), 1.0 / batch)
-        sums, counts = self._blank(sessions, collect)
-        for step in range(steps):
-            index = work.batches[:, step].clamp(min=0)
-            y = self.labels[index]
-            scale = even if work.scale is None else work.scale[:, step]
-            grads, z = gradients(weights, self._inputs(index, work, step), table[row, y], scale)
-            rate: Tensor | float = self.sgd.lr if work.lr is None else work.lr
-            self._update(weights, list(grads), start, velocity, rate)
-            if sums is not None and counts is not None:
-                seen = self.eye[y] * (scale[..., None] > 0)
-                sums.baddbmm_(seen.mT, z)
-                counts += seen.sum(1)
-        return weights, sums, counts
-
-    def _inputs(self, index: Tensor, work: Work, step: int) -> Tensor:
-        """(sessions, batch, *sample) as kept, for the indices of a step."""
-        if work.views is None:
-            return self.images.index_select(0, index.reshape(-1)).view(*index.shape, *self.images.shape[1:])
-        images = self.images.view(-1, *self.shape).permute(0, 2, 3, 1)
-        seen = self.frame.cut(images, index.reshape(-1), work.views[:, step].reshape(-1), self.black)
-        return seen.permute(0, 3, 1, 2).reshape(*index.shape, *self.images.shape[1:])
-
-
-def stacked_path(module: nn.Module, images: Tensor) -> Path:
-    """The quickest of `Stacked`'s paths for this module on the images' device."""
-    chain = layers(module)
-    if chain is None:
-        return "reference"
-    if dense(chain) and (images.ndim == 2 or isinstance(chain[0], nn.Flatten)):
-        return "dense"
-    if images.is_cuda and images.dtype == torch.float32 and find_spec("triton"):
-        return "conv" if fits(chain, images) else "reference"
-    return "reference"
-
 
 def executor(
     module: nn.Module,
@@ -190,7 +158,7 @@ def executor(
     """An executor of that kind; `auto` is the quicker one for this module where the images are: `Loop` on a CPU unless
     the module is dense."""
     if kind == "auto":
-        kind = "stacked" if images.is_cuda or stacked_path(module, images) == "dense" else "loop"
+        kind = "stacked" if images.is_cuda or all_dense(module, images) else "loop"
     if kind == "stacked":
         return Stacked(module, images, labels, classes, sgd, precision=precision, frame=frame)
     return Loop(module, images, labels, classes, sgd, frame=frame)

@@ -32,7 +32,8 @@ class Policy(Protocol):
 
     Its constructor's parameters are the settings that a user can change by name.  A class may also have a `revision`:
     2 says that the name stood for another algorithm before (`former`: a policy and its settings), runs of which are not
-    resumed; and `later`, the names of settings that were added when schedules had been made without them."""
+    resumed; `later`, the names of settings that were added when schedules had been made without them; and `fetches`,
+    false if its sessions start from what their clients have already, so that no download is paid."""
 
     name: ClassVar[str]
     grouping: ClassVar[Grouping]
@@ -44,7 +45,9 @@ class Policy(Protocol):
         """After harvest and before training; called for every slot in order."""
 
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
-        """After training, for every slot: the sessions that ended in it, and (live only) those given up."""
+        """After training, for every slot: the sessions that ended in it, and those that failed or, live, were given up.
+
+        A transmission that was lost is not told here: `fleet.send` returns those that arrived."""
 
 
 @runtime_checkable

@@ -65,3 +65,7 @@ class Costs:
     """One device-to-device transmission: a member's update to its hub, a hand-over in a chain."""
     to_server: ArrayLike = field(default=1.0)
     """One uplink transmission."""
+    download: ArrayLike = field(default=0.0)
+    """Fetching the reference of a session, in its first slot."""
+    idle: ArrayLike = field(default=0.0)
+    """A slot without training or transmitting; an empty battery pays what it has."""

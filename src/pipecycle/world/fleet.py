@@ -15,8 +15,9 @@ from pipecycle.world.streams import Ints
 
 Payload = Literal["update", "logits"]
 Receiver = Literal["hub", "server"]
-Totals = tuple[int, int, int, int, int]
-"""Quanta harvested, overflowed, spent on training, sent to hubs and to the server, from slot 0."""
+Totals = tuple[int, ...]
+"""Quanta harvested, overflowed, spent on training, sent to hubs and to the server, from slot 0; of a fleet in the field
+also downloaded, lost, idled away and leaked."""
 
 # What a client is doing, one bit each; a client with no bit set is free.
 TRAINING, UNSENT, HOLDING, ACTED = 1, 2, 4, 8
@@ -31,22 +32,27 @@ _NOBODY: Ints = np.empty(0, np.int64)
 
 @define
 class Ledger:
-    """Quanta so far.  `harvested` includes the initial charge, so that always
-    harvested = training + to_hub + to_server + stored + overflowed."""
+    """Quanta so far.  `harvested` includes the initial charge, so that always harvested = spent + stored + overflowed
+    + idle + leaked.  The last four figures are of a fleet in the field only (`pipecycle.world.field`)."""
 
     harvested: int = 0
     overflowed: int = 0
     training: int = 0
     to_hub: int = 0
     to_server: int = 0
+    download: int = 0
+    lost: int = 0
+    """Transmissions that did not arrive, and sessions that failed."""
+    idle: int = 0
+    leaked: int = 0
 
     @property
     def spent(self) -> int:
-        return self.training + self.to_hub + self.to_server
+        return self.training + self.to_hub + self.to_server + self.download + self.lost
 
     @property
     def stored(self) -> int:
-        return self.harvested - self.overflowed - self.spent
+        return self.harvested - self.overflowed - self.spent - self.idle - self.leaked
 
 
 @define
@@ -80,13 +86,14 @@ class Fleet:
         costs = costs or Costs()
         self.clients = clients
         self.length = uniform(_per_client(session, clients, "session"))
-        self.capacity = uniform(_quanta_per_client(capacity, clients, "capacity"))
+        self.capacity = uniform(quanta_per_client(capacity, clients, "capacity"))
         self.samples: Ints | None = None if samples is None else _samples(samples, clients)
-        self.step = uniform(_quanta_per_client(costs.step, clients, "cost of a step"))
-        self.to_hub = uniform(_quanta_per_client(costs.to_hub, clients, "cost to the hub"))
-        self.to_server = uniform(_quanta_per_client(costs.to_server, clients, "cost to the server"))
-        self.to_train = uniform(self.step * self.length)
-        self.initial = uniform(_quanta_per_client(initial, clients, "initial"))
+        self.step = uniform(quanta_per_client(costs.step, clients, "cost of a step"))
+        self.to_hub = uniform(quanta_per_client(costs.to_hub, clients, "cost to the hub"))
+        self.to_server = uniform(quanta_per_client(costs.to_server, clients, "cost to the server"))
+        self.steps = uniform(self.step * self.length)  # all of a session
+        self.to_train = self.steps
+        self.initial = uniform(quanta_per_client(initial, clients, "initial"))
         if np.any(self.initial > self.capacity):
             most, held = int(np.max(self.initial)), int(np.min(self.capacity))
             raise InputError(f"initial = {show(most)}: needs at most the battery's capacity of {show(held)}")
@@ -105,6 +112,7 @@ class Fleet:
         self.client = Column(np.int32)  # of every session
         self.sent: list[tuple[int, Receiver, Ints, Quanta]] = []  # slot, receiver, sessions, quanta each
         self.totals: list[Totals] = []  # of every slot that is over
+        self.failed: Ints = _NOBODY  # sessions that broke off in this slot
 
         self._state: NDArray[np.uint8] = np.zeros(clients, np.uint8)
         self._session: Ints = np.full(clients, -1)  # current or last one
@@ -147,6 +155,11 @@ class Fleet:
             return ended[0][1]
         return np.sort(np.concatenate([sessions for _, sessions in ended]))
 
+    def record(self) -> None:
+        """The slot is over: keep the ledger's totals."""
+        ledger = self.ledger
+        self.totals.append((ledger.harvested, ledger.overflowed, ledger.training, ledger.to_hub, ledger.to_server))
+
     # Questions.
 
     def eligible(self, need: Quanta) -> NDArray[np.bool_]:
@@ -162,6 +175,15 @@ class Fleet:
         """Clients that finished a session in an earlier slot, have not sent its update and can pay `cost`."""
         mask: NDArray[np.bool_] = (self._state == UNSENT) & (self.level >= cost)
         return mask.nonzero()[0]
+
+    def reaching(self, clients: Ints, to: Receiver) -> Ints:
+        """Those of the clients that could transmit a whole model now; here, all that can pay for it."""
+        return clients[self.level[clients] >= at(self.price(to), clients)]
+
+    def reaches(self, client: int, to: Receiver) -> bool:
+        """`reaching` for a single client."""
+        cost = self.to_hub if to == "hub" else self.to_server
+        return bool(self.level[client] >= (cost if isinstance(cost, int) else cost[client]))
 
     def client_of(self, sessions: Ints) -> Ints:
         return self.client[sessions].astype(np.int64)
@@ -218,14 +240,12 @@ class Fleet:
         return sessions
 
     def send(self, clients: Ints, to: Receiver, *, ratio: float = 1.0, last_step: bool = False) -> Ints:
-        """Transmit the unsent update or held model of every client; returns the sessions they came from.
+        """Transmit the unsent update or held model of every client; returns the sessions of those that arrived.
 
-        `ratio` is the size relative to a whole model.  `last_step` allows it in the slot of the session's own
-        last step, as the paper's Algorithm 1 does for groups."""
-        state = self._state[clients]
-        refused = (_NO_SENDING_AT_ONCE if last_step else _NO_SENDING)[state]
-        if np.count_nonzero(refused):
-            self._refuse_busy(clients[refused], state[refused], "send")
+        Here all do.  In the field (`pipecycle.world.field`) some are lost, and some have to wait: their clients are as
+        if they had not been asked.  `ratio` is the size relative to a whole model.  `last_step` allows it in the slot
+        of the session's own last step, as the paper's Algorithm 1 does for groups."""
+        self._check_sending(clients, last_step)
         cost = self.price(to, ratio)
         if not isinstance(cost, int):
             cost = cost[clients]
@@ -245,7 +265,9 @@ class Fleet:
         return sessions
 
     def send_one(self, client: int, to: Receiver, *, last_step: bool = False) -> int:
-        """`send` for a single client, as hubs, stars and heads do at every event: the same rules, ten times faster."""
+        """`send` for a single client, as hubs, stars and heads do at every event: the same rules, ten times faster.
+
+        -1 if it is lost.  A client that does not reach the receiver is refused: ask `reaches` first."""
         state = int(self._state[client])
         cost = self.to_hub if to == "hub" else self.to_server
         if not isinstance(cost, int):
@@ -284,6 +306,12 @@ class Fleet:
         self._state[client] &= ACTED
 
     # Inside.
+
+    def _check_sending(self, clients: Ints, last_step: bool) -> None:
+        state = self._state[clients]
+        refused = (_NO_SENDING_AT_ONCE if last_step else _NO_SENDING)[state]
+        if np.count_nonzero(refused):
+            self._refuse_busy(clients[refused], state[refused], "send")
 
     def _enough(self, need: Quanta) -> Quanta:
         """`need`, refused if it would not last through a session."""
@@ -339,7 +367,7 @@ class Fleet:
         )
 
 
-def _quanta_per_client(value: ArrayLike, clients: int, name: str) -> Quanta:
+def quanta_per_client(value: ArrayLike, clients: int, name: str) -> Quanta:
     return _shaped(quanta(value, name), clients, name)
 
 

@@ -1,7 +1,8 @@
 """Where energy comes from: what every client gains in every slot.
 
 A `Harvest` is a description; `weather(clients, trial)` turns it into rows of quanta, one per slot, that depend
-on the trial and the number of clients and on nothing else: every scheduler meets the same weather.
+on the trial and the number of clients and on nothing else: every scheduler meets the same weather.  Our own take a
+`place` besides, so that parts of a fleet with the same description have independent weather.
 """
 
 from __future__ import annotations
@@ -41,6 +42,12 @@ class Harvest(Protocol):
     def weather(self, clients: int, trial: int) -> Weather: ...
 
 
+class Placed(Harvest, Protocol):
+    """A harvest of ours."""
+
+    def weather(self, clients: int, trial: int, place: int = 0) -> Weather: ...
+
+
 def rows(weather: Weather, clients: int, slots: int) -> Iterator[Row]:
     """Every slot's gains and their sum."""
     size = max(1, BLOCK // clients)
@@ -64,18 +71,20 @@ class Chance:
     def __call__(self, lanes: Lanes, ties: np.random.Philox) -> NDArray[np.bool_]:
         hits: NDArray[np.bool_] = lanes < self.threshold
         if not self.exact:
-            where = np.nonzero(lanes == self.threshold)
-            if len(where[0]):
-                hits[where] = raw(ties, len(where[0])) < np.broadcast_to(self.rest, lanes.shape)[where]
+            tied = np.flatnonzero(lanes == self.threshold)
+            if len(tied):
+                rest = self.rest if self.rest.ndim == 0 else self.rest[tied % lanes.shape[-1]]
+                hits.reshape(-1)[tied] = raw(ties, len(tied)) < rest
         return hits
 
 
 class LaneRows:
     """Rows of 8-bit lanes, one per client; a row begins at a word, so blocks of any size give the same rows."""
 
-    def __init__(self, clients: int, trial: int) -> None:
+    def __init__(self, clients: int, trial: int, place: int = 0) -> None:
         draw = streams(trial)
-        self.bits, self.ties = draw("harvest").bits(), draw("harvest", 1).bits()
+        keys = ((), (1,)) if place == 0 else ((2, place), (3, place))
+        self.bits, self.ties = (draw("harvest", *key).bits() for key in keys)
         self.clients = clients
         self.words = -(-clients // 8)
 
@@ -116,17 +125,17 @@ class Bernoulli:
     def __str__(self) -> str:
         return f"bernoulli:{digest_or_number(self.rate)}"
 
-    def weather(self, clients: int, trial: int) -> Weather:
+    def weather(self, clients: int, trial: int, place: int = 0) -> Weather:
         _fits(self.rate, clients, "rate")
-        return _Coins(self.rate, clients, trial)
+        return _Coins(self.rate, clients, trial, place)
 
 
 class _Coins:
     peak = UNIT
 
-    def __init__(self, rate: NDArray[np.float64], clients: int, trial: int) -> None:
+    def __init__(self, rate: NDArray[np.float64], clients: int, trial: int, place: int = 0) -> None:
         self.chance = Chance(rate)
-        self.lanes = LaneRows(clients, trial)
+        self.lanes = LaneRows(clients, trial, place)
         self.certain = bool((rate == 1.0).all())
         self.out: Ints = np.empty((0, clients), np.int64)
 
@@ -147,7 +156,7 @@ class Always:
     def __str__(self) -> str:
         return "always"
 
-    def weather(self, clients: int, trial: int) -> Weather:
+    def weather(self, clients: int, trial: int, place: int = 0) -> Weather:
         return _Coins(np.ones(()), clients, trial)
 
 
@@ -168,20 +177,20 @@ class Markov:
     def __str__(self) -> str:
         return f"markov:{digest_or_number(self.rate)},{self.burst!r}"
 
-    def weather(self, clients: int, trial: int) -> Weather:
+    def weather(self, clients: int, trial: int, place: int = 0) -> Weather:
         _fits(self.rate, clients, "rate")
-        return _Bursts(self.rate, self.burst, clients, trial)
+        return _Bursts(self.rate, self.burst, clients, trial, place)
 
 
 class _Bursts:
     peak = UNIT
 
-    def __init__(self, rate: NDArray[np.float64], burst: float, clients: int, trial: int) -> None:
+    def __init__(self, rate: NDArray[np.float64], burst: float, clients: int, trial: int, place: int) -> None:
         rate = np.broadcast_to(rate, (clients,))
         stay = np.where(rate < 1.0, 1.0 - 1.0 / burst, 1.0)
         begin = np.where(rate < 1.0, rate / (burst * np.maximum(1.0 - rate, 2.0**-53)), 1.0)
         self.stay, self.begin = Chance(stay), Chance(np.minimum(begin, 1.0))
-        self.lanes = LaneRows(clients, trial)
+        self.lanes = LaneRows(clients, trial, place)
         self.on = Chance(rate)(self.lanes.take(1)[0], self.lanes.ties)
 
     def block(self, slots: int) -> Ints:
@@ -192,3 +201,55 @@ class _Bursts:
             stay, begin = self.stay(lanes, self.lanes.ties), self.begin(lanes, self.lanes.ties)
             self.on = np.where(self.on, stay, begin)
         return out
+
+
+@frozen(eq=False)
+class Mixed:
+    """A fleet of different devices: who has which harvest, and what a unit of it is worth to each, in quanta."""
+
+    parts: tuple[tuple[Placed, Ints], ...]
+    """A harvest, and the clients that have it, in rising order."""
+    gain: Ints
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def weather(self, clients: int, trial: int, place: int = 0) -> Weather:
+        return _Parts(self, clients, trial)
+
+
+class _Parts:
+    def __init__(self, mixed: Mixed, clients: int, trial: int) -> None:
+        self.clients = clients
+        self.parts = [
+            (harvest.weather(len(mine), trial, place), _where(mine))
+            for place, (harvest, mine) in enumerate(mixed.parts)
+        ]
+        self.gain = None if (mixed.gain == UNIT).all() else mixed.gain
+        peaks = [weather.peak * int(mixed.gain[where].max()) for weather, where in self.parts]
+        if max(peaks) >= 1 << 62:
+            raise InputError(f"{mixed.name}: a client could gain more than 2^22 units in a slot")
+        self.peak = max(peaks) >> 20
+        self.out: Ints = np.empty((0, clients), np.int64)
+
+    def block(self, slots: int) -> Ints:
+        if len(self.out) < slots:
+            self.out = np.empty((slots, self.clients), np.int64)
+        out = self.out[:slots]
+        for weather, where in self.parts:
+            if self.gain is None:
+                out[:, where] = weather.block(slots)
+            elif isinstance(where, slice):
+                np.multiply(weather.block(slots), self.gain[where], out=out[:, where])
+            else:
+                out[:, where] = weather.block(slots) * self.gain[where]
+        if self.gain is not None:
+            out >>= 20
+        return out
+
+
+def _where(clients: Ints) -> slice | Ints:
+    """A range where it is one, which numpy copies much faster."""
+    first, last = int(clients[0]), int(clients[-1])
+    return slice(first, last + 1) if last - first + 1 == len(clients) else clients

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipecycle.checks import text
 from pipecycle.errors import InputError, shown
-from pipecycle.world.harvest import Always, Bernoulli, Harvest, Markov
+from pipecycle.world.harvest import Always, Bernoulli, Markov, Placed
 from pipecycle.world.sky import YEAR, clear_sky
 from pipecycle.world.traces import Solar, Spread, Table, Trace, read
 
@@ -23,14 +23,16 @@ PANEL = ("panel", "minutes", "shift", "shade")
 Read = Callable[[str], Trace]
 
 
-def parse_harvest(spec: str) -> Harvest:
+def parse_harvest(spec: str, home: Path | None = None) -> Placed:
     """A harvest from its description; options of `solar`, `clearsky` and `csv` follow the first word.
 
     solar: `panel` (units per slot at 1,000 W/m2), `minutes` (slot length), `shift` (minutes by which a client's
     day is late) and `shade` (factor); the last two take LOW..HIGH to differ between clients.
     clearsky: the same, and `days` (FIRST..LAST of the year).
-    csv: `day` (rows in a day)."""
-    return _parse(spec, read)
+    csv: `day` (rows in a day).
+
+    Paths of files count from the folder `home`, if it is given."""
+    return _parse(spec, read if home is None else lambda path: read(home / path))
 
 
 @lru_cache(1024)
@@ -44,7 +46,7 @@ def _unread(path: str) -> Trace:
     return Trace(np.zeros((1, 1)), 1.0, Path(path).name)
 
 
-def _parse(spec: str, reading: Read) -> Harvest:
+def _parse(spec: str, reading: Read) -> Placed:
     text.of("harvest", spec)
     kind, _, rest = spec.partition(":")
     if kind == "always" and not rest:
@@ -64,7 +66,7 @@ def _parse(spec: str, reading: Read) -> Harvest:
     if kind == "csv" and rest:
         path, options = _options(rest, ("day",))
         days = {key: _whole(key, value) for key, value in options.items()}
-        return Table(reading(path), **days) if reading is read else Always()
+        return Always() if reading is _unread else Table(reading(path), **days)
     raise InputError(f"harvest {shown(spec)!r}: needs {FORMS}")
 
 

@@ -61,6 +61,48 @@ class Stream:
         return chosen
 
 
+_MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_WEYL = 0x9E3779B9, 0xBB67AE85
+_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+_PIECE = 1 << 13  # few enough to stay in cache
+
+
+class Lots:
+    """Two random words for every pair of numbers, such as a client and how often it has done something.
+
+    Philox4x32-10 (Salmon et al. 2011) with the pair as its counter and a digest of the stream's key as its key: a word
+    is known by its name alone, and many are drawn at once, which a digest for each would be too slow for."""
+
+    def __init__(self, stream: Stream) -> None:
+        digest = stream._digest(8)
+        self._keys = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+    def __call__(self, first: Ints, second: Ints) -> tuple[Words, Words]:
+        one, two = np.empty(len(first), np.uint64), np.empty(len(first), np.uint64)
+        for begin in range(0, len(first), _PIECE):
+            piece = slice(begin, begin + _PIECE)
+            a, b = first[piece].astype(np.uint64) & _LOW, second[piece].astype(np.uint64) & _LOW
+            nothing = np.zeros(len(a), np.uint64)
+            a, b, c, d = philox(a, b, nothing, nothing, *self._keys)
+            one[piece], two[piece] = a << _HALF | b, c << _HALF | d
+        return one, two
+
+
+def philox(a: Words, b: Words, c: Words, d: Words, key: int, other: int) -> tuple[Words, Words, Words, Words]:
+    """Ten rounds on counters of four 32-bit words, each in the lower half of a 64-bit one."""
+    for _ in range(10):
+        left, right = a * _MULTIPLIERS[0], c * _MULTIPLIERS[1]
+        a, b = (right >> _HALF) ^ b ^ np.uint64(key), right & _LOW
+        c, d = (left >> _HALF) ^ d ^ np.uint64(other), left & _LOW
+        key, other = (key + _WEYL[0]) & 0xFFFFFFFF, (other + _WEYL[1]) & 0xFFFFFFFF
+    return a, b, c, d
+
+
+def unit(words: Words) -> NDArray[np.float64]:
+    """Words as numbers from 0 to below 1, exactly."""
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
 Draw = Callable[..., Stream]
 
 

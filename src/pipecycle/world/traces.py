@@ -128,8 +128,8 @@ class Spread:
         if self.low > self.high:
             raise InputError(f"{self.low:g}..{self.high:g}: give the smaller number first")
 
-    def values(self, clients: int, trial: int, purpose: str) -> Floats:
-        words = streams(trial)(purpose).words(clients) >> np.uint64(11)
+    def values(self, clients: int, trial: int, purpose: str, place: int = 0) -> Floats:
+        words = streams(trial)(purpose, *([place] if place else [])).words(clients) >> np.uint64(11)
         return self.low + (self.high - self.low) * (words.astype(np.float64) * 2.0**-53)
 
 
@@ -155,8 +155,8 @@ def _between(rule: Check) -> Check:
     return Check(fault)
 
 
-def _per_client(value: PerClient, clients: int, trial: int, name: str) -> Floats:
-    values = value.values(clients, trial, name) if isinstance(value, Spread) else np.asarray(value, np.float64)
+def _per_client(value: PerClient, clients: int, trial: int, name: str, place: int) -> Floats:
+    values = value.values(clients, trial, name, place) if isinstance(value, Spread) else np.asarray(value, np.float64)
     if values.ndim and values.shape != (clients,):
         raise InputError(f"{name}: has {values.size} values for {clients} clients")
     return np.broadcast_to(values, (clients,))
@@ -180,12 +180,12 @@ class Solar:
         options = f"panel={self.panel:g},minutes={self.minutes:g},shift={_text(self.shift)},shade={_text(self.shade)}"
         return f"solar:{self.trace},{options}"
 
-    def weather(self, clients: int, trial: int) -> Weather:
-        return _Sun(self, clients, trial)
+    def weather(self, clients: int, trial: int, place: int = 0) -> Weather:
+        return _Sun(self, clients, trial, place)
 
 
 class _Sun:
-    def __init__(self, solar: Solar, clients: int, trial: int) -> None:
+    def __init__(self, solar: Solar, clients: int, trial: int, place: int) -> None:
         if solar.trace.values.shape[1] != 1:
             raise InputError(f"{solar.trace.name}: solar needs one column of irradiance")
         light = np.maximum(solar.trace.values[:, 0], 0.0)
@@ -194,9 +194,9 @@ class _Sun:
         self.span = len(light) * self.step
         self.minutes, self.scale = solar.minutes, solar.panel / solar.minutes * UNIT
         self.start = first_day(trial, max(1, int(self.span // DAY))) * DAY
-        shift = np.round(_per_client(solar.shift, clients, trial, "shift"))
+        shift = np.round(_per_client(solar.shift, clients, trial, "shift", place))
         self.shifts, self.zone = np.unique(shift, return_inverse=True)
-        self.shade = _per_client(solar.shade, clients, trial, "shade")
+        self.shade = _per_client(solar.shade, clients, trial, "shade", place)
         most = float(light.max()) / 1000.0 * solar.panel * float(self.shade.max(initial=0.0))
         checks.number(most=MOST_GAIN).of(f"{solar.trace.name}: units in the brightest slot", most)
         self.peak = int(np.ceil(most * UNIT)) + 1
@@ -231,7 +231,7 @@ class Table:
     def __str__(self) -> str:
         return f"csv:{self.trace},day={self.day}"
 
-    def weather(self, clients: int, trial: int) -> Weather:
+    def weather(self, clients: int, trial: int, place: int = 0) -> Weather:
         columns = self.trace.values.shape[1]
         if columns not in (1, clients):
             raise InputError(f"{self.trace.name}: has {columns} columns of gains for {clients} clients")

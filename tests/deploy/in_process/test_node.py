@@ -23,6 +23,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from pipecycle.deploy import NodeSettings, RunSettings, battery_mod, client_app, with_battery
 from pipecycle.deploy.node.battery import SOURCES, Emulated, Gauge, battery
 from pipecycle.deploy.node.ledger import Account, FileStore
+from pipecycle.deploy.node.session import Node
 from pipecycle.deploy.server.forecast import Forecast
 from pipecycle.deploy.server.model import own
 from pipecycle.deploy.wire.arrays import write_arrays
@@ -372,5 +373,35 @@ def test_a_battery_source_is_a_line_in_one_file(monkeypatch: pytest.MonkeyPatch,
     battery(RUN, node, VirtualTime()).advance(account, 3)
     assert account.level == int(7.5 * UNIT)
     for text in ("level", "level:", "machine:x"):
-        with pytest.raises(InputError, match="needs emulated, gauge:FILE, machine, level:FILE"):
+        with pytest.raises(InputError, match="needs emulated, fleet:FILE, gauge:FILE, machine, level:FILE"):
             NodeSettings(battery=text)
+
+
+def test_a_node_may_be_a_device_of_a_fleet(tmp_path: Path) -> None:
+    """Its column of the fleet's weather, its capacity and its charge, in steps of its own."""
+    file = tmp_path / "fleet.toml"
+    board = '[[device]]\ncount = 1\nstep = 4\ncapacity = 200\ninitial = 20\nharvest = "always"\ngain = 6\n'
+    sensor = '[[device]]\ncount = 2\nstep = 0.5\nharvest = "bernoulli:0.5"\n'
+    file.write_text(board + sensor)
+    run = RunSettings.of({"clients": 3, "capacity": 1000.0, "initial": 7.0})
+
+    def node(client: int) -> Node:
+        settings = NodeSettings.of({"partition-id": client, "battery": f"fleet:{file}"})
+        return Node(run, settings, FileStore(tmp_path / f"{client}.json"), VirtualTime())
+
+    first = node(0)
+    assert first.capacity == 50 * UNIT
+    assert first.account.level == 5 * UNIT
+    first.ledger.enter("one")
+    first.battery.advance(first.account, 9)
+    assert first.account.level == 20 * UNIT  # ten slots of 1.5 steps
+    other = node(1)
+    assert other.capacity == 1000 * UNIT
+    assert other.account.level == 14 * UNIT
+    other.ledger.enter("one")
+    other.battery.advance(other.account, 99)
+    assert 60 < other.account.level / UNIT - 14 < 140  # two steps in every other slot
+    for clients in (4, 100):
+        run = RunSettings.of({"clients": clients})
+        with pytest.raises(InputError, match="has 3 devices"):
+            node(0)

@@ -1,4 +1,5 @@
-"""Where a node's battery level comes from: an emulated harvest, a gauge file, or the machine's own battery.
+"""Where a node's battery level comes from: an emulated harvest, a device of a fleet file, a gauge file, or the battery
+of the machine.
 
 To add a source: a class with `advance` (a `Measured` one needs only `measure`), and its line in `SOURCES`."""
 
@@ -14,6 +15,7 @@ import numpy as np
 from pipecycle.deploy.timing import Timer
 from pipecycle.errors import InputError, shown
 from pipecycle.files import reason
+from pipecycle.world.devices_file import load as load_fleet
 from pipecycle.world.energy import quanta
 from pipecycle.world.specs import parse_harvest
 from pipecycle.world.streams import Ints
@@ -52,11 +54,15 @@ class Emulated:
 
     def advance(self, account: Account, slot: int) -> None:
         while len(self.column) <= slot:
-            self.column = np.concatenate([self.column, self.weather.block(BLOCK)[:, self.client]])
+            self.column = np.concatenate([self.column, self.gains(self.weather.block(BLOCK)[:, self.client])])
         page = account.page
         for gained in self.column[page.slot + 1 : slot + 1].tolist():
             account.gain(gained)
         page.slot = max(page.slot, slot)
+
+    def gains(self, column: Ints) -> Ints:
+        """Quanta that the weather gives, in the node's own units."""
+        return column
 
 
 class Measured:
@@ -124,11 +130,41 @@ class Machine(Measured):
         return self.capacity * min(100.0, max(0.0, float(sensor.percent))) / 100.0
 
 
+class OfFleet(Emulated):
+    """A device of a fleet file: its harvest, capacity and initial charge, counted in its own training steps."""
+
+    def __init__(self, file: str, run: RunSettings, client: int) -> None:
+        super().__init__(run.harvest, run.clients, client, run.trial)
+        devices = load_fleet(file)
+        if devices.clients(run.clients) != run.clients:
+            raise InputError(f"clients = {run.clients}: {devices.name} has {devices.clients(run.clients)} devices")
+        given = devices.world(
+            run.clients,
+            session=run.session,
+            capacity=run.capacity,
+            initial=run.initial,
+            harvest=parse_harvest(run.harvest),
+        )
+        self.weather = given["harvest"].weather(run.clients, run.trial)
+        self.step = self._own(given["costs"].step)
+        if not self.step:
+            raise InputError(f"battery = fleet:{file}: a step of client {client} costs nothing, and it counts in steps")
+        self.capacity = self._own(given["capacity"]) / self.step
+        self.initial = self._own(given["initial"]) / self.step
+
+    def gains(self, column: Ints) -> Ints:
+        return np.floor(column / self.step).astype(np.int64)
+
+    def _own(self, value: Any) -> float:
+        return float(value if np.ndim(value) == 0 else value[self.client])
+
+
 Source = Callable[[str, "RunSettings", "NodeSettings", Timer], Battery]
 SOURCES: dict[str, Source] = {
     "emulated": lambda _, run, node, timer: Emulated(
         node.harvest or run.harvest, run.clients, node.partition_id, run.trial
     ),
+    "fleet:FILE": lambda file, run, node, timer: OfFleet(file, run, node.partition_id),
     "gauge:FILE": lambda file, run, node, timer: Gauge(Path(file), timer, node.joules),
     "machine": lambda _, run, node, timer: Machine(node.capacity or run.capacity, timer),
 }

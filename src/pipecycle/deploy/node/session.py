@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from pipecycle.deploy.node.battery import Battery, battery
+from pipecycle.deploy.node.battery import Battery, OfFleet, battery
 from pipecycle.deploy.node.ledger import Account, FileStore, Ledger, StateStore, Store
 from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.timing import Timer
@@ -62,9 +62,10 @@ class Node:
 
     def __init__(self, run: RunSettings, node: NodeSettings, store: Store, timer: Timer) -> None:
         self.run, self.node, self.timer = run, node, timer
-        self.capacity = int(quanta(min(node.capacity or run.capacity, run.capacity), "capacity"))
-        initial = int(quanta(node.initial if node.initial >= 0 else run.initial, "initial"))
         self.battery: Battery = battery(run, node, timer)
+        usual = self.battery if isinstance(self.battery, OfFleet) else run
+        self.capacity = int(quanta(min(node.capacity or usual.capacity, run.capacity), "capacity"))
+        initial = int(quanta(node.initial if node.initial >= 0 else usual.initial, "initial"))
         self.ledger = Ledger(store, node.partition_id, self.capacity, initial if self.battery.emulated else 0)
 
     @property

@@ -156,10 +156,12 @@
   const PURPOSES = [
     ["training", "training", "#0072B2", ""], ["to_hub", "to hubs", "#E69F00", "/"],
     ["to_server", "to the server", "#009E73", "x"],
+    ["download", "downloads", "#56B4E9", "."], ["lost", "lost", "#D55E00", "\\"],
   ];
   function byPurpose() {
     const kept = shown();
-    const traces = PURPOSES.map(([key, name, fill, shape]) => ({
+    const paid = PURPOSES.filter(([key], at) => at < 3 || kept.some((k) => data.rows[k][key]));
+    const traces = paid.map(([key, name, fill, shape]) => ({
       type: "bar", orientation: "h", name, y: kept.map((_, at) => at), x: kept.map((k) => data.rows[k][key]),
       customdata: kept.map((k) => data.groups[k].label), width: 0.62,
       marker: { color: fill, pattern: { shape, size: 5, solidity: 0.35, fgcolor: theme.paper, fillmode: "overlay" } },

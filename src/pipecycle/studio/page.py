@@ -1,0 +1,90 @@
+"""The page as one piece of HTML: served, or saved with its plans inside."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from pipecycle import __version__
+from pipecycle.report.page import asset as report_asset
+from pipecycle.report.styles import CHAINS, COLOURS
+from pipecycle.studio.describe import describe
+from pipecycle.studio.settings import DATA, Offer
+
+SCRIPTS = (
+    "base.js",
+    "link.js",
+    "wire.js",
+    "controls.js",
+    "canvas.js",
+    "time.js",
+    "pipeline.js",
+    "battery.js",
+    "charts.js",
+    "words.js",
+    "training.js",
+    "main.js",
+)
+"""In the order of their use of each other."""
+
+
+def asset(name: str) -> str:
+    return (files("pipecycle.studio") / "assets" / name).read_text()
+
+
+def page(
+    offer: Offer,
+    link: str,
+    *,
+    token: str = "",
+    plans: Sequence[bytes] = (),
+    curves: Sequence[Mapping[str, Any]] = (),
+) -> tuple[str, str]:
+    """The HTML, and the policy of what a browser may do with it.  With `plans` it is complete and asks nobody."""
+    style = report_asset("page.css") + asset("studio.css")
+    scripts = [asset(name) for name in SCRIPTS]
+    start = {
+        "version": __version__,
+        "saved": bool(plans),
+        "token": token,
+        "link": link,
+        "data": DATA,
+        "chains": CHAINS,
+        "sides": COLOURS[:2],
+        "curves": list(curves),
+        **describe(offer),
+    }
+    allowed = (
+        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src {_hash(style)}; "
+        f"img-src data: blob:; connect-src {_connect(plans)}; base-uri 'none'; form-action 'none'"
+    )
+    facts = {
+        "version": html.escape(__version__),
+        "policy": html.escape(allowed),
+        "style": style,
+        "start": _inert(json.dumps(start, separators=(",", ":"), allow_nan=False)),
+        "plans": "".join(
+            f'<script type="text/plain" class="plan">{base64.b64encode(plan).decode()}</script>' for plan in plans
+        ),
+        "scripts": "".join(f"<script>{script}</script>\n" for script in scripts),
+    }
+    return Template(asset("studio.html")).substitute(facts), f"{allowed}; frame-ancestors 'none'"
+
+
+def _connect(plans: Sequence[bytes]) -> str:
+    return "'none'" if plans else "'self'"
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _inert(text: str) -> str:
+    """JSON that no tag in it can end early."""
+    return text.replace("<", "\\u003c")

@@ -1,0 +1,293 @@
+"""How a fleet is written: classes in TOML, or a row per device in CSV.  Mistakes are told with file, line and key."""
+
+from __future__ import annotations
+
+import csv
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from attrs import frozen
+
+from pipecycle import checks
+from pipecycle.checks import MOST_CLIENTS, MOST_SLOTS, Check, at_least, number
+from pipecycle.errors import InputError, shown
+from pipecycle.world.devices import DIGITS, ENERGIES, Devices, Floats
+from pipecycle.world.harvest import Placed
+from pipecycle.world.links import MOST_TRIES, Windows
+from pipecycle.world.specs import parse_harvest
+from pipecycle.world.streams import Ints
+
+EXAMPLES = Path(__file__).parent / "fleets"
+CHANCE = number(least=0, most=1)
+NUMBERS: dict[str, Check] = {
+    "session": at_least(1, "slot", most=MOST_SLOTS),
+    "step": checks.units,
+    "to_hub": checks.units,
+    "to_server": checks.units,
+    "download": checks.units,
+    "idle": checks.units,
+    "capacity": checks.some_units,
+    "initial": checks.units,
+    "leak": checks.units,
+    "gain": number(least=0, most=2.0**20),
+    "samples": at_least(1, "sample", most=10**9),
+    "loss": CHANCE,
+    "loss_to_hub": CHANCE,
+    "failure": CHANCE,
+    "contact_period": at_least(1, "slot", most=MOST_SLOTS),
+    "contact_share": CHANCE,
+}
+WORDS = {"name": checks.text, "harvest": checks.text, "source": checks.text}
+SIZES = {"count": at_least(1, "device", most=MOST_CLIENTS), "share": number(above=0, most=1)}
+TOP = {"name": checks.text, "joules": number(above=0), "slot": checks.some_seconds, "devices": checks.text}
+LINKS = {
+    "channels": at_least(1, "channel"),
+    "tries": at_least(1, "try", most=MOST_TRIES),
+    "windows": checks.text,
+    "windows_period": at_least(1, "slot", most=MOST_SLOTS),
+    **dict.fromkeys(("loss", "loss_to_hub", "failure"), CHANCE),
+}
+
+
+@frozen
+class Source:
+    """A file, for the messages about it."""
+
+    path: Path
+    text: str
+
+    def refuse(self, what: str, line: int | None = None) -> NoReturn:
+        raise InputError(f"{self.path}{'' if line is None else f', line {line}'}: {what}")
+
+    def check(self, key: str, value: Any, rule: Check, line: int | None) -> Any:
+        """The value, if the rule allows it."""
+        fault = rule.fault(value)
+        if fault is not None:
+            self.refuse(f"{key} = {shown(value)}: needs {fault}", line)
+        return value
+
+    def known(self, key: str, allowed: Sequence[str], line: int | None) -> None:
+        if key not in allowed:
+            self.refuse(f"{shown(key)}: needs one of {', '.join(allowed)}", line)
+
+    def line(self, key: str, table: str = "", place: int = 0) -> int | None:
+        """Where a key of the `place`-th table of a name is; TOML's own reader does not tell."""
+        inside, seen = "", -1
+        for count, text in enumerate(self.text.splitlines(), 1):
+            header = re.match(r"\s*\[+\s*([\w.-]+)\s*\]+", text)
+            if header:
+                inside = header[1]
+                seen += inside == table
+            elif inside == table and max(seen, 0) == place and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", text):
+                return count
+        return None
+
+
+def load(spec: str | Path) -> Devices:
+    """The fleet in a file, or one of ours by its bare name; `FILE#DIGEST` refuses a file of another meaning."""
+    path, digest = parted(str(spec))
+    devices = read(Path(path) if Path(path).suffix else EXAMPLES / f"{path}.toml")
+    if digest and digest != devices.digest:
+        raise InputError(f"{path}: is not the fleet that was meant (its digest is {devices.digest}, not {digest})")
+    return devices
+
+
+def parted(spec: str) -> tuple[str, str]:
+    """Path and digest, which may be empty."""
+    path, mark, digest = spec.rpartition("#")
+    return (path, digest) if mark and len(digest) == DIGITS else (spec, "")
+
+
+def read(path: Path) -> Devices:
+    """A fleet from a file that ends in .toml or .csv."""
+    if path.suffix.lower() not in (".toml", ".csv"):
+        raise InputError(f"fleet = {path}: needs a .toml or .csv file, or one of {', '.join(examples())}")
+    source = _source(path)
+    if path.suffix.lower() == ".csv":
+        return _assemble(source, {}, {}, _rows(source), path.parent)
+    try:
+        values = tomllib.loads(source.text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is not TOML ({shown(error.args[0] if error.args else error, 200)})") from None
+    links, classes = values.pop("links", {}), values.pop("device", [])
+    if not isinstance(links, dict):
+        source.refuse("links: needs a table, [links]", source.line("links"))
+    if not isinstance(classes, list) or not all(isinstance(one, dict) for one in classes):
+        source.refuse("device: needs tables, [[device]]", source.line("device"))
+    for key, value in values.items():
+        source.known(key, [*TOP, "links", "device"], source.line(key))
+        source.check(key, value, TOP[key], source.line(key))
+    for key, value in links.items():
+        source.known(key, list(LINKS), source.line(key, "links"))
+        source.check(key, value, LINKS[key], source.line(key, "links"))
+    rows = [_row(source, one, [source.line(key, "device", place) for key in one]) for place, one in enumerate(classes)]
+    if "devices" in values:
+        if rows:
+            source.refuse("devices: give a CSV file or [[device]], not both", source.line("devices"))
+        return _assemble(source, values, links, _rows(_source(path.parent / values["devices"])), path.parent)
+    return _assemble(source, values, links, rows, path.parent)
+
+
+def examples() -> list[str]:
+    """The names of our own fleets."""
+    return sorted(path.stem for path in EXAMPLES.glob("*.toml"))
+
+
+@frozen
+class Row:
+    """A class, or a device."""
+
+    values: dict[str, Any]
+    lines: dict[str, int | None]
+    source: Source
+
+
+def _source(path: Path) -> Source:
+    try:
+        return Source(path, path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        known = f"; our own are {', '.join(examples())}" if path.parent == EXAMPLES else ""
+        raise InputError(f"fleet {path.stem if known else path}: there is no such file{known}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({shown(str(error))})") from None
+
+
+def _row(source: Source, values: dict[str, Any], lines: Sequence[int | None]) -> Row:
+    allowed = {**WORDS, **SIZES, **NUMBERS}
+    for (key, value), line in zip(values.items(), lines, strict=True):
+        source.known(key, list(allowed), line)
+        source.check(key, value, allowed[key], line)
+    return Row(values, dict(zip(values, lines, strict=True)), source)
+
+
+def _rows(source: Source) -> list[Row]:
+    """The rows of a CSV file: its first line names the columns, and an empty cell is not given."""
+    lines = [(count, row) for count, row in enumerate(csv.reader(source.text.splitlines()), 1) if any(row)]
+    if len(lines) < 2:
+        source.refuse("needs a line that names the columns, and a row per device")
+    (first, head), *rest = lines
+    head = [key.strip() for key in head]
+    allowed = [key for key in (*WORDS, *NUMBERS) if key != "source"]
+    for key in head:
+        source.known(key, allowed, first)
+    if len(set(head)) < len(head):
+        source.refuse("names a column twice", first)
+    found = []
+    for line, row in rest:
+        if len(row) != len(head):
+            source.refuse(f"has {len(row)} columns where the first line has {len(head)}", line)
+        values = {key: _cell(key, cell.strip()) for key, cell in zip(head, row, strict=True) if cell.strip()}
+        found.append(_row(source, values, [line] * len(values)))
+    return found
+
+
+def _cell(key: str, cell: str) -> Any:
+    if key in WORDS:
+        return cell
+    for kind in (int, float):
+        try:
+            return kind(cell)
+        except ValueError:
+            continue
+    return cell
+
+
+def _assemble(source: Source, top: dict[str, Any], links: dict[str, Any], rows: Sequence[Row], home: Path) -> Devices:
+    counted = source.path.suffix.lower() == ".csv" or "devices" in top
+    rows = rows or [Row({"name": "all", "share": 1.0}, {}, source)]
+    counts, shares = (np.ones(len(rows), np.int64), None) if counted else _sizes(source, rows)
+    windows = None
+    if "windows" in links:
+        windows = _windows(home / links["windows"], links.get("windows_period"))
+    elif "windows_period" in links:
+        source.refuse("windows_period: needs windows, a CSV file", source.line("windows_period", "links"))
+    return Devices(
+        name=str(top.get("name", source.path.stem)),
+        labels=tuple(str(row.values.get("name", f"class {place + 1}")) for place, row in enumerate(rows)),
+        columns=_columns(source, rows, links, top.get("joules")),
+        harvests=_harvests(rows, home),
+        counts=counts,
+        shares=shares,
+        channels=links.get("channels"),
+        tries=links.get("tries", 3),
+        windows=windows,
+        joules=top.get("joules"),
+        seconds=top.get("slot"),
+        sources=tuple(str(row.values["source"]) for row in rows if "source" in row.values),
+    )
+
+
+def _columns(source: Source, rows: Sequence[Row], links: dict[str, Any], joules: float | None) -> dict[str, Floats]:
+    columns = {key: np.full(len(rows), np.nan) for key in NUMBERS}
+    for key in ("loss", "loss_to_hub", "failure"):
+        columns[key][:] = links.get(key, np.nan)
+    for place, row in enumerate(rows):
+        for key, value in row.values.items():
+            if key in NUMBERS:
+                columns[key][place] = value
+        for one, other in (("contact_period", "contact_share"), ("contact_share", "contact_period")):
+            if one in row.values and other not in row.values:
+                row.source.refuse(f"{one}: needs {other} beside it", row.lines[one])
+    if joules is not None:
+        for key in ENERGIES:
+            columns[key] /= joules
+    if 0 < np.isnan(columns["samples"]).sum() < len(rows):
+        source.refuse("samples: give them for all devices or for none")
+    return columns
+
+
+def _sizes(source: Source, rows: Sequence[Row]) -> tuple[Ints | None, Floats | None]:
+    """Counts, or shares that make a whole."""
+    given = [set(row.values) & set(SIZES) for row in rows]
+    if all(keys == {"count"} for keys in given):
+        counts = np.array([row.values["count"] for row in rows], np.int64)
+        if int(counts.sum()) > MOST_CLIENTS:
+            source.refuse(f"count: makes {int(counts.sum()):,} devices, needs at most {MOST_CLIENTS:,}")
+        return counts, None
+    if not all(keys == {"share"} for keys in given):
+        source.refuse("count, share: every [[device]] needs one of them, the same in all")
+    shares = np.array([row.values["share"] for row in rows], np.float64)
+    if abs(float(shares.sum()) - 1.0) > 1e-6:
+        source.refuse(f"share: all of them make {shares.sum():g}, and need to make 1", rows[-1].lines.get("share"))
+    return None, shares
+
+
+def _harvests(rows: Sequence[Row], home: Path) -> tuple[Placed | None, ...]:
+    known: dict[str, Placed] = {}
+    for row in rows:
+        spec = row.values.get("harvest")
+        if spec is not None and spec not in known:
+            try:
+                known[spec] = parse_harvest(spec, home)
+            except InputError as error:
+                row.source.refuse(str(error), row.lines["harvest"])
+    return tuple(known[row.values["harvest"]] if "harvest" in row.values else None for row in rows)
+
+
+def _windows(path: Path, period: int | None) -> Windows:
+    """A CSV file of client, first and last slot, with a line that names the columns."""
+    source = _source(path)
+    lines = [(count, row) for count, row in enumerate(csv.reader(source.text.splitlines()), 1) if any(row)]
+    if not lines or [cell.strip() for cell in lines[0][1]] != ["client", "first", "last"]:
+        source.refuse("client,first,last: needs to be the first line", 1)
+    found = np.empty((len(lines) - 1, 3), np.int64)
+    for place, (line, row) in enumerate(lines[1:]):
+        try:
+            client, first, last = (int(cell) for cell in row)
+        except ValueError:
+            source.refuse(f"{shown(','.join(row))!r}: needs three whole numbers", line)
+        if not 0 <= client < MOST_CLIENTS or not 0 <= first <= last < (period or MOST_SLOTS):
+            least = "client and first of at least 0, last not before first"
+            source.refuse(f"{client},{first},{last}: needs {least}, and below {period or MOST_SLOTS:,}", line)
+        found[place] = client, first, last
+    order = np.lexsort((found[:, 1], found[:, 0]))
+    client, first, last = found[order].T
+    overlap = np.flatnonzero((client[1:] == client[:-1]) & (first[1:] <= last[:-1]))
+    if len(overlap):
+        line = lines[1 + int(order[overlap[0] + 1])][0]
+        source.refuse(f"client {client[overlap[0]]}: this window begins before an earlier one ends", line)
+    return Windows(client.copy(), first.copy(), last.copy(), period)

@@ -1,0 +1,234 @@
+"""A fleet in the field: downloads and idling cost, batteries leak, transmissions get lost or wait, sessions fail.
+
+What never fails and costs nothing but training and transmissions is in `pipecycle.world.fleet`, and is what the paper
+has.  Ours, all of it:
+
+* a session's price includes what the battery leaks during it, so that it never breaks off for want of energy;
+* a transmission is tried again in its own slot until it arrives, has been tried often enough or the battery cannot pay
+  for another try: then it is given up, and the client is free (a member that finished early and idled its reserve away
+  while its group trained gives up without a try);
+* who is out of contact or finds no channel free pays nothing and keeps what it has, as if it had not been asked;
+* windows and channels are about the server; a hub is a neighbour, and only losses happen on the way to it;
+* energy of what will not arrive is lost from the first quantum on: a doomed session's download and steps too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pipecycle.errors import BusyError
+from pipecycle.world.energy import Costs, Quanta, at, uniform
+from pipecycle.world.fleet import ACTED, Fleet, Payload, Receiver, quanta_per_client
+from pipecycle.world.links import Air, Links
+from pipecycle.world.streams import Ints
+
+PIECE = 1 << 15
+"""Clients that are gone through at a time: few enough to stay in cache."""
+_NOBODY: Ints = np.empty(0, np.int64)
+
+
+class FieldFleet(Fleet):
+    """Simulated batteries under real conditions; the questions and actions are the ideal fleet's."""
+
+    def __init__(
+        self,
+        clients: int,
+        *,
+        costs: Costs | None = None,
+        leak: ArrayLike = 0.0,
+        links: Links | None = None,
+        trial: int = 0,
+        **usual: Any,
+    ) -> None:
+        costs = costs or Costs()
+        super().__init__(clients, costs=costs, **usual)
+        self.download = uniform(quanta_per_client(costs.download, clients, "cost of a download"))
+        self.idle = uniform(quanta_per_client(costs.idle, clients, "cost of an idle slot"))
+        self.leak = uniform(quanta_per_client(leak, clients, "leak"))
+        self.to_train = uniform(np.asarray(self.steps + self.leak * self.length + self.download, np.int64))
+        self._checked = self.to_train
+        self.links = links or Links()
+        self.air = Air(self.links, clients, trial)
+        self.drained: Ints = np.zeros(clients, np.int64)  # leaked and idled away, by client
+        self.failures: list[tuple[int, Ints]] = []  # slot, sessions
+        self.given_up: list[tuple[Ints, Ints]] = []  # sessions, quanta each
+        self._fails: dict[int, list[tuple[Ints, Ints]]] = {}
+        self._doomed: Ints = _NOBODY  # of the clients that were started last
+        self._wasting = 0  # quanta that doomed sessions spend per slot
+        self._fetches, self._idles = bool(np.any(self.download)), bool(np.any(self.idle))
+        self._channels = self.links.channels
+        # What drains from every battery in a slot: the leak, and of those who rest the price of idling.
+        self._due: Ints = np.zeros(clients, np.int64) + self.leak + self.idle
+        self._drains = bool(self._due.any())
+        self._busy: list[Ints] = []  # who transmits before the drain of this slot, and does not idle
+        self._drained = False  # in this slot?
+        self._pieces = [slice(first, first + PIECE) for first in range(0, clients, PIECE)]
+
+    # The slot, in the order of its phases.
+
+    def harvest(self, slot: int, gains: Ints, total: int, peak: int) -> None:
+        super().harvest(slot, gains, total, peak)
+        self._channels = self.links.channels
+        self._drained = False
+
+    def train(self) -> Ints:
+        if self._drains:
+            self._drain()
+        ended = self._ends.get(self.slot, ())
+        done = super().train()
+        for clients, _ in ended:
+            self._rest(clients)
+        self.ledger.training -= self._wasting
+        self.ledger.lost += self._wasting
+        broken = self._fails.pop(self.slot, [])
+        for clients, _ in broken:
+            self._state[clients] = ACTED
+            self._acted = True
+            self._rest(clients)
+            self._burn[clients] = 0
+            steps = self._steps(clients)
+            self._burning -= steps
+            self._wasting -= steps
+        self.failed = np.sort(np.concatenate([sessions for _, sessions in broken])) if broken else _NOBODY
+        if broken:
+            self.failures.append((self.slot, self.failed))
+        return done
+
+    def record(self) -> None:
+        super().record()
+        ledger = self.ledger
+        self.totals[-1] += (ledger.download, ledger.lost, ledger.idle, ledger.leaked)
+
+    # Questions.
+
+    def reaching(self, clients: Ints, to: Receiver) -> Ints:
+        able = super().reaching(clients, to)
+        if to == "hub":
+            return able
+        if self._channels == 0:
+            return _NOBODY
+        contact = self.air.contact(able, self.slot)
+        return able if contact is None else able[contact]
+
+    def reaches(self, client: int, to: Receiver) -> bool:
+        return len(self.reaching(np.array([client]), to)) == 1
+
+    # Actions.
+
+    def start(
+        self,
+        clients: Ints,
+        reference: int | Ints,
+        need: Quanta | None = None,
+        *,
+        teacher: int = -1,
+        payload: Payload = "update",
+    ) -> Ints:
+        sessions = super().start(clients, reference, need, teacher=teacher, payload=payload)
+        self._rest(clients, -1)
+        if self._fetches:
+            cost = at(self.download, clients)
+            self.level[clients] -= cost
+            paid = _total(cost, clients)
+            lost = _total(at(self.download, self._doomed), self._doomed)
+            self.ledger.download += paid - lost
+            self.ledger.lost += lost
+        return sessions
+
+    def send(self, clients: Ints, to: Receiver, *, ratio: float = 1.0, last_step: bool = False) -> Ints:
+        self._check_sending(clients, last_step)
+        if to == "server":
+            clients = self._admitted(clients)
+        cost = at(self.price(to, ratio), clients)
+        level = self.level[clients]
+        sessions = self._session[clients]
+        self._state[clients] = ACTED
+        self._acted = True
+        if not self._drained:
+            self._busy.append(clients)
+            self._rest(clients, -1)
+        needed = self.air.tries(clients, to)
+        if needed is None:
+            needed = np.ones(len(clients), np.int64)
+        tried = np.minimum(needed, self.links.tries)
+        if np.any(cost):
+            tried = np.minimum(tried, level // np.maximum(cost, 1))
+        paid: Ints = np.asarray(tried * cost, np.int64)
+        self.level[clients] = level - paid
+        arrived = tried == needed
+        through = _total(at(self.price(to, ratio), clients[arrived]), clients[arrived])
+        if to == "hub":
+            self.ledger.to_hub += through
+        else:
+            self.ledger.to_server += through
+        self.ledger.lost += int(paid.sum()) - through
+        if not arrived.all():
+            self.given_up.append((sessions[~arrived], paid[~arrived]))
+            sessions, paid = sessions[arrived], paid[arrived]
+        self.sent.append((self.slot, to, sessions, paid))
+        return sessions
+
+    def send_one(self, client: int, to: Receiver, *, last_step: bool = False) -> int:
+        if not self.reaches(client, to) and super().reaches(client, to):
+            raise BusyError(f"client {client} cannot send to the {to} in slot {self.slot}: it is out of reach")
+        arrived = self.send(np.array([client]), to, last_step=last_step)
+        return int(arrived[0]) if len(arrived) else -1
+
+    # Inside.
+
+    def _admitted(self, clients: Ints) -> Ints:
+        """Those in contact, and of them as many as there are channels: the sessions that started first."""
+        contact = self.air.contact(clients, self.slot)
+        if contact is not None:
+            clients = clients[contact]
+        if self._channels is not None:
+            if len(clients) > self._channels:
+                clients = clients[np.sort(np.argsort(self._session[clients], kind="stable")[: self._channels])]
+            self._channels -= len(clients)
+        return clients
+
+    def _schedule_ends(self, clients: Ints, sessions: Ints) -> None:
+        step = self.air.failures(clients, at(self.length, clients))
+        doomed = None if step is None else step >= 0
+        if step is None or doomed is None or not doomed.any():
+            self._doomed = _NOBODY
+            super()._schedule_ends(clients, sessions)
+            return
+        self._doomed, ends = clients[doomed], self.slot + step[doomed]
+        order = np.argsort(ends, kind="stable")
+        edges = np.flatnonzero(np.diff(ends[order], prepend=-1, append=-1))
+        for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            mine = order[first:last]
+            self._fails.setdefault(int(ends[mine[0]]), []).append((self._doomed[mine], sessions[doomed][mine]))
+        self._wasting += self._steps(self._doomed)
+        super()._schedule_ends(clients[~doomed], sessions[~doomed])
+
+    def _drain(self) -> None:
+        """Batteries leak, and who rests pays for idling, as far as the battery goes."""
+        leaked = idled = 0
+        for piece in self._pieces:
+            level, due = self.level[piece], self._due[piece]
+            gone = np.minimum(level, due)
+            level -= gone
+            self.drained[piece] += gone
+            leak = np.minimum(gone, self.leak if isinstance(self.leak, int) else self.leak[piece])
+            leaked += int(leak.sum())
+            idled += int(gone.sum())
+        self.ledger.leaked += leaked
+        self.ledger.idle += idled - leaked
+        for clients in self._busy:
+            self._rest(clients)
+        self._busy.clear()
+        self._drained = True
+
+    def _rest(self, clients: Ints, times: int = 1) -> None:
+        """From now on the clients pay for idling; with -1 they no longer do."""
+        if self._idles:
+            self._due[clients] += times * at(self.idle, clients)
+
+
+def _total(cost: Quanta, clients: Ints) -> int:
+    return cost * len(clients) if isinstance(cost, int) else int(cost.sum())

@@ -1,0 +1,201 @@
+"""What stands between a client and the server: channels, lost transmissions, contact windows, and sessions that fail.
+
+`Links` is a description; `Air` is what a trial makes of it.  All chances are keyed by the trial, the client and how
+many transmissions or sessions it has had before, so that every scheduler meets the same ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from attrs import field, frozen
+from numpy.typing import ArrayLike, NDArray
+
+from pipecycle.checks import MOST_SLOTS, at_least
+from pipecycle.errors import InputError, shown
+from pipecycle.world.streams import Ints, Lots, streams, unit
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Number = TypeVar("Number", np.float64, np.int64)
+MOST_TRIES = 100
+_NEVER: Floats = np.zeros(())
+_ALWAYS: Floats = np.ones(())
+
+
+def _numbers(value: ArrayLike) -> Floats:
+    try:
+        return np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{shown(value)}: needs probabilities from 0 to 1") from None
+
+
+def _chance(instance: object, attribute: Any, value: Floats) -> None:
+    wrong = value[~((value >= 0) & (value <= 1))]
+    if wrong.size:
+        raise InputError(f"{attribute.name} = {wrong.flat[0]:g}: needs a probability from 0 to 1")
+
+
+def _slots(value: ArrayLike) -> Ints:
+    periods = np.asarray(value)
+    if periods.dtype.kind not in "iu" or (periods < 1).any() or (periods > MOST_SLOTS).any():
+        raise InputError(f"contact_period = {shown(value)}: needs a whole number of 1 to {MOST_SLOTS:,} slots")
+    return periods.astype(np.int64)
+
+
+@frozen(eq=False)
+class Passes:
+    """Contact for a share of every `period` slots, each client with a phase of its own, which the trial draws."""
+
+    period: Ints = field(converter=_slots)
+    """Slots; one figure, or one per client."""
+    share: Floats = field(default=_ALWAYS, converter=_numbers, validator=_chance)
+    """Of every period, rounded up to a slot; 1 is always, 0 is never."""
+
+
+@frozen(eq=False)
+class Windows:
+    """Contact in some slots: a row is a client, and the first and last slot in which it can transmit.
+
+    A client without any row is always in contact.  With a `period` the windows come again after so many slots."""
+
+    client: Ints
+    first: Ints
+    last: Ints
+    """A client's windows do not overlap."""
+    period: int | None = field(default=None, validator=at_least(1, "slot", most=MOST_SLOTS))
+
+    @property
+    def rows(self) -> tuple[Ints, Ints, Ints]:
+        return self.client, self.first, self.last
+
+
+@frozen(eq=False)
+class Links:
+    """Chances are one figure for all clients or one per client; the defaults are links that never fail."""
+
+    channels: int | None = field(default=None, validator=at_least(1, "channel"))
+    """Transmissions to the server in a slot, at most; sessions that started first go first."""
+    loss: Floats = field(default=_NEVER, converter=_numbers, validator=_chance)
+    """That a transmission to the server does not arrive, for every try."""
+    loss_to_hub: Floats = field(default=_NEVER, converter=_numbers, validator=_chance)
+    tries: int = field(default=3, validator=at_least(1, "try", most=MOST_TRIES))
+    """After so many, or when the battery is empty, a transmission is given up."""
+    failure: Floats = field(default=_NEVER, converter=_numbers, validator=_chance)
+    """That a session breaks off, in a step that is drawn as well."""
+    passes: Passes | None = None
+    windows: Windows | None = None
+
+    @property
+    def perfect(self) -> bool:
+        """Whether nothing can go wrong or be late."""
+        chances = (self.loss, self.loss_to_hub, self.failure)
+        return self.channels is None and not any(np.any(c) for c in chances) and not (self.passes or self.windows)
+
+
+class Air:
+    """The links of one trial."""
+
+    def __init__(self, links: Links, clients: int, trial: int) -> None:
+        draw = streams(trial)
+        self.links = links
+        self._needed = {
+            "server": _Tries(links.loss, links.tries, clients, Lots(draw("loss", 0)), "loss"),
+            "hub": _Tries(links.loss_to_hub, links.tries, clients, Lots(draw("loss", 1)), "loss_to_hub"),
+        }
+        self._failure = _per_client(links.failure, clients, "failure") if np.any(links.failure) else None
+        self._failing = Lots(draw("failure"))
+        self._started = np.zeros(clients, np.int64)
+        self._passes = None if links.passes is None else _Passes(links.passes, clients, Lots(draw("contact")))
+        self._windows = None if links.windows is None else _Windows(links.windows, clients)
+
+    def contact(self, clients: Ints, slot: int) -> Flags | None:
+        """Who of the clients can reach the server; None for all."""
+        found = None if self._passes is None else self._passes.open(clients, slot)
+        if self._windows is None:
+            return found
+        listed = self._windows.open(clients, slot)
+        return listed if found is None else found & listed
+
+    def tries(self, clients: Ints, to: Literal["hub", "server"]) -> Ints | None:
+        """How often each client's next transmission has to be tried until it arrives; None for once each."""
+        return self._needed[to](clients)
+
+    def failures(self, clients: Ints, length: Ints | int) -> Ints | None:
+        """The step in which each client's next session breaks off, -1 for those that last; None if all do."""
+        if self._failure is None:
+            return None
+        count = self._started[clients]
+        self._started[clients] = count + 1
+        whether, when = self._failing(clients, count)
+        step = np.minimum(np.floor(unit(when) * length).astype(np.int64), np.asarray(length) - 1)
+        return np.where(unit(whether) < self._failure[clients], step, -1)
+
+
+class _Tries:
+    """Tries until success by one draw: more than k are needed with probability loss ** k."""
+
+    def __init__(self, loss: Floats, most: int, clients: int, lots: Lots, name: str) -> None:
+        self._lots, self._sent = lots, np.zeros(clients, np.int64)
+        self._bounds: list[Floats] = []
+        if np.any(loss):
+            bound = np.ones(clients)
+            each = _per_client(loss, clients, name)
+            for _ in range(most):
+                bound = bound * each
+                self._bounds.append(bound)
+
+    def __call__(self, clients: Ints) -> Ints | None:
+        if not self._bounds:
+            return None
+        count = self._sent[clients]
+        self._sent[clients] = count + 1
+        drawn = unit(self._lots(clients, count)[0])
+        needed: Ints = np.ones(len(clients), np.int64)
+        for bound in self._bounds:
+            lost = drawn < bound[clients]
+            if not lost.any():
+                break
+            needed += lost
+        return needed
+
+
+class _Passes:
+    def __init__(self, passes: Passes, clients: int, lots: Lots) -> None:
+        self._period = _per_client(passes.period, clients, "contact_period")
+        self._length = np.ceil(_per_client(passes.share, clients, "contact_share") * self._period).astype(np.int64)
+        some = np.flatnonzero(self._period > 1)
+        drawn = unit(lots(some, np.zeros_like(some))[0])
+        self._phase = np.zeros(clients, np.int64)
+        self._phase[some] = np.minimum(np.floor(drawn * self._period[some]).astype(np.int64), self._period[some] - 1)
+
+    def open(self, clients: Ints, slot: int) -> Flags:
+        within: Flags = (slot + self._phase[clients]) % self._period[clients] < self._length[clients]
+        return within
+
+
+class _Windows:
+    def __init__(self, windows: Windows, clients: int) -> None:
+        if int(windows.client.max(initial=0)) >= clients:
+            raise InputError(f"contact windows name client {int(windows.client.max())}: there are {clients} clients")
+        order = np.lexsort((windows.first, windows.client))
+        self._client, self._last = windows.client[order], windows.last[order]
+        self._begins = self._client * (MOST_SLOTS + 1) + windows.first[order]
+        self._limited = np.zeros(clients, bool)
+        self._limited[self._client] = True
+        self._period = windows.period
+
+    def open(self, clients: Ints, slot: int) -> Flags:
+        now = slot if self._period is None else slot % self._period
+        # Of a client's windows the latest that has begun decides: they do not overlap.
+        place = np.searchsorted(self._begins, clients * (MOST_SLOTS + 1) + now, "right") - 1
+        begun = (place >= 0) & (self._client[place] == clients)
+        within: Flags = ~self._limited[clients] | (begun & (self._last[place] >= now))
+        return within
+
+
+def _per_client(values: NDArray[Number], clients: int, name: str) -> NDArray[Number]:
+    if values.ndim and values.shape != (clients,):
+        raise InputError(f"{name}: has {values.size} values for {clients} clients")
+    return np.broadcast_to(values, (clients,))

@@ -1,0 +1,75 @@
+"""Every policy where batteries leak, links fail and sessions break off: energy to the quantum, and no crash."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipecycle.policies import REGISTRY
+from tests.properties.worlds import holds, rough
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_energy_is_conserved_to_the_quantum(data: st.DataObject) -> None:
+    holds(*rough(lambda values: data.draw(st.sampled_from(values))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_ten_thousand_random_worlds(block: int) -> None:
+    for number in range(500 * block, 500 * block + 500):
+        holds(*rough(random.Random(number).choice))
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_every_policy_meets_the_same_weather_and_losses(number: int) -> None:
+    """The k-th session and the k-th transmission of a client fare the same whoever asked for them."""
+    world = rough(random.Random(number).choice, ("fedavg",))[2] | {"budget": None}
+    fates: dict[tuple[int, int], set[int]] = {}
+    for name in REGISTRY:
+        schedule = holds(name, {}, world)
+        count: dict[int, int] = {}
+        sessions = schedule.sessions
+        full = np.broadcast_to(schedule.length, (schedule.clients,))
+        rows = zip(sessions.client.tolist(), sessions.start.tolist(), sessions.end.tolist(), strict=True)
+        for client, start, end in rows:
+            number_of = count[client] = count.get(client, -1) + 1
+            if end >= 0:
+                fates.setdefault((client, number_of), set()).add(min(end - start + 1, int(full[client])))
+    assert all(len(steps) == 1 for steps in fates.values())
+
+
+def test_the_same_trial_gives_the_same_schedule() -> None:
+    for number in range(12):
+        world = rough(random.Random(number).choice)
+        assert holds(*world).digest() == holds(*world).digest()
+
+
+HARD: dict[str, Any] = {"harvest": 0.7, "clients": 30, "slots": 900, "session": 6, "trial": 0, "initial": 0.0}
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_no_policy_stands_still(name: str) -> None:
+    """Half of all transmissions are lost, one session in five fails, one channel, rare contact: still, models are
+    published to the end."""
+    from pipecycle.world.energy import Costs
+    from pipecycle.world.links import Links, Passes
+
+    links = Links(channels=1, loss=0.5, loss_to_hub=0.5, tries=2, failure=0.2, passes=Passes(17, 0.3))
+    options = {"mode": "chain"} if name == "fedseq" else {}
+    for settings_ in ({}, options) if options else ({},):
+        world = HARD | {"links": links, "leak": 0.01, "costs": Costs(download=0.2, idle=0.02)}
+        schedule = holds(name, settings_, world)
+        counts = schedule.status_counts()
+        assert counts["lost"] > 0
+        late = schedule.sessions.start >= 700
+        assert late.any()
+        if name != "isolated":
+            assert (schedule.publications.slot >= 700).any()
+            assert counts["used"] > 15
