@@ -15,11 +15,11 @@ pytest.importorskip("psutil")
 pytestmark = [pytest.mark.flower, pytest.mark.chaos]
 
 from pipecycle import Schedule  # noqa: E402
+from pipecycle.commands.live_app import write_app  # noqa: E402
 from pipecycle.deploy import RunSettings  # noqa: E402
 from pipecycle.deploy.local.federation import Federation  # noqa: E402
 from pipecycle.deploy.local.processes import family, kill_family  # noqa: E402
 from pipecycle.deploy.local.progress import Progress, Tail  # noqa: E402
-from pipecycle.deploy.local.project import write_app  # noqa: E402
 from pipecycle.runs.records import load  # noqa: E402
 from pipecycle.world.energy import UNIT  # noqa: E402
 from pipecycle.world.specs import parse_harvest  # noqa: E402

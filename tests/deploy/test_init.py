@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from attrs import define
 
-from pipecycle.deploy.local.project import annotated, read_app, write_app
+from pipecycle.commands.live_app import annotated, read_app, write_app
 from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
@@ -45,7 +45,7 @@ def deploy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 def test_an_app_says_what_it_was_made_from(tmp_path: Path) -> None:
     settings = RunSettings.of({"policy": "fedavg", "policy-settings": '{"epoch": 40}', "lr": 0.1, "clients": 7})
     files = write_app(tmp_path / "My Forest!", settings)
-    assert read_app(tmp_path / "My Forest!") == settings
+    assert read_app(tmp_path / "My Forest!").settings == settings
     project = tomllib.loads(files[0].read_text())
     assert project["project"]["name"] == "my-forest"
     for component in project["tool"]["flwr"]["app"]["components"].values():
@@ -124,6 +124,25 @@ def test_folders_without_an_app(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
     with pytest.raises(InputError, match="describes no Flower app"):
         read_app(tmp_path)
-    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app.components]\n[tool.flwr.app.config]\nslotz = 3\n")
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.flwr.app.components]\n[tool.flwr.app.config]\nclients = 2\nslotz = 3\n"
+    )
     with pytest.raises(InputError, match="did you mean 'slots'"):
         read_app(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["systemd", "compose"])
+def test_what_keeps_it_running_elsewhere(deploy: Callable[..., Done], tmp_path: Path, kind: str) -> None:
+    command = ["init", "wood", "--nodes", "2", "--with", kind, "--superlink", "pi.local:9000"]
+    answer = deploy(*command, "--json", cwd=tmp_path)
+    names = {Path(name).name for name in json.loads(answer.stdout)["files"] if "machines" in name}
+    text = {name: (tmp_path / "wood" / "machines" / name).read_text() for name in names}
+    assert NodeSettings.of(tomllib.loads(text["node-1.toml"])).partition_id == 1
+    units = {"pipecycle-superlink.service", "pipecycle-node@.service"}
+    own = units if kind == "systemd" else {"compose.yaml", "Dockerfile"}
+    assert names == {"node-0.toml", "node-1.toml", *own}
+    together = "".join(text.values())
+    assert "--superlink pi.local:9000 --root ca.crt --key node-" in together
+    assert "--port 9000" in together
+    assert "FLWR_TELEMETRY_ENABLED" in together
+    assert together.count("estart: always" if kind == "compose" else "Restart=always") == 2

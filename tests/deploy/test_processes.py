@@ -17,13 +17,13 @@ pytestmark = pytest.mark.flower
 
 from safetensors.numpy import load_file  # noqa: E402
 
+from pipecycle.commands.live_app import write_app  # noqa: E402
 from pipecycle.deploy import RunSettings  # noqa: E402
 from pipecycle.deploy.local.certificates import make_authority, make_node_key  # noqa: E402
 from pipecycle.deploy.local.federation import Federation  # noqa: E402
 from pipecycle.deploy.local.loopback import SWITCHES  # noqa: E402
 from pipecycle.deploy.local.processes import Descendants  # noqa: E402
 from pipecycle.deploy.local.progress import Tail  # noqa: E402
-from pipecycle.deploy.local.project import write_app  # noqa: E402
 
 from .shared import (  # noqa: E402
     BITS,

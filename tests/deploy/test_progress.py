@@ -105,3 +105,17 @@ def test_a_growing_trace_and_one_that_was_cut_back(tmp_path: Path) -> None:
     resumed = [*TRACE[:5], *({**event, "slot": event["slot"] + 1} for event in TRACE[5:]), TRACE[-1]]
     path.write_text("".join(json.dumps(event) + "\n" for event in resumed))  # cut at line 5, then longer than before
     assert tail.read() == progress_of(resumed)
+
+
+def test_a_run_that_ended_and_was_extended() -> None:
+    progress = Progress()
+    progress.add({"event": "start", "slot": -1, "settings": {"clients": 2, "slots": 30}})
+    progress.add({"event": "launch", "slot": 25, "sessions": [0], "clients": [1], "reference": 0})
+    progress.add({"event": "late", "slot": 29, "client": 1, "session": 0, "battery": 3.5, "outcome": "reply"})
+    progress.add({"event": "end", "slot": 29, "batteries": {"0": 7.0, "1": 3.5}})
+    assert progress.ended is not None
+    assert [progress.devices[client].battery for client in (0, 1)] == [7.0, 3.5]
+    assert progress.devices[1].last == "too late"
+    progress.add({"event": "resume", "slot": 29, "life": "1-x", "slots": 40})
+    assert progress.ended is None
+    assert progress.settings["slots"] == 40

@@ -21,11 +21,11 @@ pytestmark = pytest.mark.flower
 
 from safetensors.numpy import load_file  # noqa: E402
 
+from pipecycle.commands.live_up import Site, StartOptions, _watch  # noqa: E402
 from pipecycle.deploy.local.federation import Federation  # noqa: E402
 from pipecycle.deploy.local.loopback import Failed  # noqa: E402
 from pipecycle.deploy.local.processes import Descendants  # noqa: E402
 from pipecycle.deploy.local.progress import Tail  # noqa: E402
-from pipecycle.deploy.local.up import Site, StartOptions, _watch  # noqa: E402
 from pipecycle.errors import InputError  # noqa: E402
 from pipecycle.world.energy import UNIT  # noqa: E402
 
@@ -166,8 +166,8 @@ def test_how_nodes_were_started_is_kept(tmp_path: Path) -> None:
 
 def test_a_question_without_an_answer_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asking the SuperLink may fail while it is busy; only when it fails again and again something is wrong."""
-    monkeypatch.setattr("pipecycle.deploy.local.up.ASK", 0.0)
-    monkeypatch.setattr("pipecycle.deploy.local.up.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("pipecycle.commands.live_up.ASK", 0.0)
+    monkeypatch.setattr("pipecycle.commands.live_up.time.sleep", lambda seconds: None)
     federation, said = Federation(tmp_path), [True, False, True, True, True, True, False]
 
     def verdict(run: str | None = None) -> tuple[str, str]:
@@ -176,6 +176,7 @@ def test_a_question_without_an_answer_ends_no_run(tmp_path: Path, monkeypatch: p
         return ("running", "") if said else ("finished:completed", "")
 
     monkeypatch.setattr(Federation, "verdict", lambda self: verdict())
+    monkeypatch.setattr(Federation, "keep_server_log", lambda self: tmp_path)
     tail = Tail(tmp_path / "trace.jsonl")
     assert _watch(federation, tail, lambda progress, one: None).completed
     said += [True] * 9

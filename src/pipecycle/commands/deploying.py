@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,10 +15,11 @@ from rich.live import Live
 from rich.text import Text
 
 from pipecycle.commands import live_table
+from pipecycle.commands.live_app import quoted, write_app
+from pipecycle.commands.live_machines import write_machines
 from pipecycle.commands.shared import STOPPED, Json
 from pipecycle.commands.shared import settings as pairs
 from pipecycle.deploy.local.progress import Progress, Tail
-from pipecycle.deploy.local.project import write_app
 from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.wire.settings import RunSettings, Scalar
 from pipecycle.errors import InputError
@@ -26,10 +28,18 @@ from pipecycle.world.devices_file import load as load_fleet
 from pipecycle.world.specs import FORMS
 
 if TYPE_CHECKING:
+    from pipecycle.commands.live_up import Outcome, Site, StartOptions
     from pipecycle.deploy.local.federation import Federation
-    from pipecycle.deploy.local.up import Outcome, Site, StartOptions
 
 app = typer.Typer(no_args_is_help=True)
+
+
+class Machines(StrEnum):
+    """What starts a federation's programs, and starts them again after a power cut."""
+
+    SYSTEMD = "systemd"
+    COMPOSE = "compose"
+
 
 DEMO: dict[str, Scalar] = {"clock": "wall", "slots": 120, "slack": 10, "initial": 25.0, "evaluate-every": 10}
 """The first live run: two minutes of one-second slots, and batteries that are charged for a session."""
@@ -63,6 +73,12 @@ def init(
     nodes: Nodes = None,
     harvest: Harvest = None,
     set_: SetOptions = None,
+    with_: Annotated[
+        Machines | None, typer.Option("--with", help="Also write what keeps it running on machines of its own.")
+    ] = None,
+    superlink: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="With --with: where the SuperLink will be.")
+    ] = "fl.example.org:8000",
     as_json: Json = False,
 ) -> None:
     """Write a Flower app: pyproject.toml with every setting explained, and two modules of two lines.
@@ -71,6 +87,8 @@ def init(
     pipecycle deploy init forest --policy pipecycle+ --model lenet --nodes 8 --set groups=2 --set slot-seconds=30"""
     chosen = RunSettings.of({**DEMO, **_options(policy, model, data, nodes, harvest, set_)})
     files = [str(path) for path in write_app(folder, chosen)]
+    if with_ is not None:
+        files += [str(path) for path in write_machines(folder, with_.value, superlink, chosen.clients)]
     if as_json:
         print(json.dumps({"folder": str(folder), "files": files, "settings": chosen.flat()}))
         return
@@ -78,8 +96,8 @@ def init(
     for line in (
         f"{folder}: an app in which {chosen.policy} schedules {chosen.clients} nodes that train {chosen.model} on "
         f"{chosen.data}; its settings are in {folder / 'pyproject.toml'}.",
-        f"Try it on this machine: pipecycle deploy up {folder}",
-        f"On a SuperLink of yours: flwr run {folder} NAME",
+        f"Try it on this machine: pipecycle deploy up {quoted(folder)}",
+        f"On a SuperLink of yours: flwr run {quoted(folder)} NAME",
     ):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -118,7 +136,7 @@ def up(
     --resume continues the run. Options replace the app's settings for this run. Example:
     pipecycle deploy up --nodes 4 --tls --policy fedavg --set slots=90"""
     _need_flower()
-    from pipecycle.deploy.local.up import Site, StartOptions
+    from pipecycle.commands.live_up import Site, StartOptions
 
     if folder is not None and dir_ is not None:
         raise InputError(f"DIR and --dir {dir_}: give one of them, not both")
@@ -145,8 +163,8 @@ def up(
 
 def _run(site: Site, chosen: RunSettings, start: StartOptions, console: Console) -> Outcome:
     """Run the app, with a live table at a terminal, elsewhere with a line per evaluation."""
+    from pipecycle.commands.live_up import run_app
     from pipecycle.deploy.local.loopback import Failed
-    from pipecycle.deploy.local.up import run_app
 
     ended: set[str] = set()
     printed: dict[str, Any] = {}
@@ -178,7 +196,7 @@ def _run(site: Site, chosen: RunSettings, start: StartOptions, console: Console)
         say("Stopped; every process has ended.")
         if site.trace.exists():
             how = "--resume` continues the run" if site.resumable else "--fresh` deletes it and starts from scratch"
-            say(f"`pipecycle deploy up {site.folder} {how}.")
+            say(f"`pipecycle deploy up {quoted(site.folder)} {how}.")
         raise typer.Exit(STOPPED) from None
     except Failed as error:
         say(f"{error} Every process has ended.")
@@ -194,7 +212,7 @@ def _print_outcome(site: Site, outcome: Outcome, console: Console, as_json: bool
         console.print(live_table.table(outcome.progress))
         if outcome.completed:
             text = f"The run is complete. In {site.out}: trace.jsonl, schedule.npz, metrics.csv, model.safetensors."
-            text += f"\nA report of it: pipecycle report {site.out} --out {site.out / 'report.html'}"
+            text += f"\nA report of it: pipecycle report {quoted(site.out)} --out {quoted(site.out / 'report.html')}"
         else:
             text = f"The run ended as {outcome.verdict}: {outcome.why}"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -209,13 +227,13 @@ def status(
 ) -> None:
     """Show what runs in DIR and how far it is, or how it ended."""
     _need_flower()
+    from pipecycle.commands.live_up import Site
     from pipecycle.deploy.local import federation
-    from pipecycle.deploy.local.up import Site
 
     site = Site(folder)
     running = federation.status(site.federation)
     if running is None and not site.trace.exists():
-        raise InputError(f"{folder}: nothing runs or has run there (`pipecycle deploy up {folder}` starts it)")
+        raise InputError(f"{folder}: nothing runs or has run there (`pipecycle deploy up {quoted(folder)}` starts it)")
     progress = Tail(site.trace, live=running is not None).read()
     if as_json:
         print(json.dumps({"running": running, "out": str(site.out), **live_table.figures(progress)}))
@@ -228,10 +246,36 @@ def status(
     elif progress.ended is not None:
         text = f"Ended: {progress.ended.get('ended', 'finished')}. Results in {site.out}."
     else:
-        text = f"Not running, not finished: pipecycle deploy up {folder} --resume"
+        text = f"Not running, not finished: pipecycle deploy up {quoted(folder)} --resume"
     if running is not None and site.trace.exists():
         text += f" Last event {max(0.0, time.time() - site.trace.stat().st_mtime):.0f} s ago."
     console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def node(
+    settings: Annotated[Path, typer.Argument(metavar="NODE.toml", help="The node's settings.")],
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the SuperLink is.")],
+    root: Annotated[
+        Path | None, typer.Option(help="The certificate by which it is recognised; without it nothing is encrypted.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="The node's own key, which is registered there.")] = None,
+) -> None:
+    """Run a node on this device until it is stopped.
+
+    If the SuperLink does not let it in, which is usual in the first minute after a power cut, it tries again. Example:
+    pipecycle deploy node node-0.toml --superlink fl.example.org:8000 --root ca.crt --key node-0"""
+    _need_flower()
+    from pipecycle.commands.live_node import Device, run_node
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    try:
+        code = run_node(Device(settings, superlink, root, key), say)
+    except KeyboardInterrupt:
+        raise typer.Exit(STOPPED) from None
+    raise typer.Exit(code)
 
 
 @app.command()

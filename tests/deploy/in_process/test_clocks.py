@@ -18,6 +18,7 @@ from flwr.app import Message
 from pipecycle.deploy.node.ledger import Account
 from pipecycle.deploy.server.fleet import LiveFleet
 from pipecycle.deploy.server.forecast import Forecast
+from pipecycle.errors import InputError
 from pipecycle.policies import REGISTRY
 from pipecycle.schedule.schedule import Status
 from pipecycle.world.energy import UNIT
@@ -154,3 +155,12 @@ def test_full_batteries_are_forecast_as_nodes_count_them() -> None:
     # A late report and what was expected since: no more than the battery holds.
     fleet.correct(0, attrs.evolve(account.report(), at=3))
     assert fleet.true_level().tolist() == [6 * UNIT]
+
+
+def test_measured_batteries_on_the_logical_clock_are_refused(federation: Federation, tmp_path: Path) -> None:
+    """Slots would race by, and nothing would be trained; the run says so."""
+    (tmp_path / "gauge").write_text("90")
+    nodes = [{"partition-id": client, "battery": f"gauge:{tmp_path / 'gauge'}"} for client in range(2)]
+    with pytest.raises(InputError, match=r"no node has replied within 20 s .*needs a run with clock = wall"):
+        federation(policy="pipecycle", clients=2, slots=200, nodes=nodes, roll_call=20.0)
+    assert federation(policy="pipecycle", clients=2, slots=20, nodes=nodes, clock="wall").driver.counts["reply"] > 0

@@ -13,8 +13,11 @@ import pytest
 pytest.importorskip("flwr")
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 
+from pipecycle.deploy import with_battery
+from pipecycle.deploy.server.model import foreign
 from pipecycle.schedule.schedule import Status
 from pipecycle.world.energy import UNIT
 
@@ -373,3 +376,55 @@ def test_a_hostile_roll_call_keeps_a_node_out(federation: Federation) -> None:
     live = federation(policy="fedavg", clients=4, slots=40, fault=fault, roll_call=5.0)
     assert live.schedule.participation()[HOSTILE] == 0
     assert live.schedule.participation().sum() > 0
+
+
+@pytest.mark.parametrize("bound", [20.0, 0.0])
+def test_an_update_that_would_outweigh_all_others(federation: Federation, bound: float) -> None:
+    """Its weights have the form of a model, and are finite; only their size gives it away."""
+
+    def attack(client: int, message: Message, now: float) -> Any:
+        order = message.content["pipecycle"]
+        if client != HOSTILE or order["k"] < 0 or order["slot"] < 40:
+            return None
+
+        def change(reply: Message) -> Message:
+            weights(lambda arrays: {name: value + 5 for name, value in arrays.items()})(reply.content)
+            return reply
+
+        return change
+
+    attacked = run(federation, attack, norm_bound=bound)
+    assert set(attacked.driver.refused) == ({"norm"} if bound else set())
+    last = attacked.made[attacked.driver.lineage.published]
+    assert (float(last.abs().max()) < 3) == bool(bound)
+
+
+def test_an_array_that_is_longer_than_it_says_is_not_read(federation: Federation) -> None:
+    def attack(client: int, message: Message, now: float) -> Any:
+        def change(reply: Message) -> Message:
+            array = next(iter(reply.content["arrays"].values()))
+            array.data += bytes(10**5)
+            return reply
+
+        return change if client == HOSTILE and message.content["pipecycle"]["k"] >= 0 else None
+
+    attacked = run(federation, attack)
+    assert set(attacked.driver.refused) == {"arrays"}
+    assert "more than float32" in next(event["why"] for event in attacked.events if event["event"] == "refused")
+
+
+def test_more_samples_than_a_node_registered(federation: Federation) -> None:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        count = 900 if context.node_config["partition-id"] == HOSTILE else 30
+        content = {"arrays": message.content["arrays"], "metrics": MetricRecord({"num-examples": count})}
+        return Message(RecordDict(content), reply_to=message)
+
+    nodes = [{"partition-id": client, "samples": 30} for client in range(5)]
+    learning = foreign({"x": np.zeros(3, np.float32)}, None)
+    live = run(federation, lambda client, message, now: None, app=with_battery(app), nodes=nodes, learning=learning)
+    refused = [event for event in live.events if event["event"] == "refused"]
+    assert {(event["client"], event["name"]) for event in refused} == {(HOSTILE, "samples")}
+    assert live.schedule.status_counts()["used"] > 0

@@ -119,7 +119,7 @@ def test_two_servers_may_share_their_nodes(federation: Federation, ledgers: Ledg
 
     one.driver.policy.decide = in_turn
     one.driver.run()
-    other.driver._drain()
+    other.driver._drain(59)
     assert not one.driver.refused
     assert not other.driver.refused
     sessions = 0

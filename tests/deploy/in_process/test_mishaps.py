@@ -26,7 +26,7 @@ from pipecycle.world.energy import UNIT
 from ..local_grid import VirtualTime
 
 pytestmark = pytest.mark.flower
-RUN = RunSettings(clients=3, session=4, harvest="always")
+RUN = RunSettings(clients=3, session=4, harvest="always", clock="wall")
 Handler = Callable[[Message, Context], Message]
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +36,7 @@ from pipecycle.world.specs import parse_harvest
 from ..local_grid import VirtualTime
 
 pytestmark = pytest.mark.flower
-RUN = RunSettings(clients=3, session=4, harvest="always")
+RUN = RunSettings(clients=3, session=4, harvest="always", clock="wall")
 
 
 @pytest.fixture(autouse=True)
@@ -196,6 +200,24 @@ def test_a_mod_or_a_wrapper_give_anybodys_app_a_battery() -> None:
         assert set(app(plain, context()).content) == {"arrays", "metrics"}
 
 
+def test_a_gauge_in_joules(tmp_path: Path) -> None:
+    gauge = tmp_path / "gauge"
+    gauge.write_text("30")
+    node = NodeSettings(battery=f"gauge:{gauge}", joules=4.0)
+    made = battery(RUN, node, VirtualTime())
+    assert isinstance(made, Gauge)
+    assert made.read() == 7.5
+    gauge.write_text("-1")
+    with pytest.raises(InputError, match="at least 0 joules"):
+        made.read()
+
+
+def test_a_measured_battery_needs_a_wall_clock(tmp_path: Path) -> None:
+    sentence = "battery = gauge:/x: needs a run with clock = wall, this one has clock = logical"
+    with pytest.raises(InputError, match=sentence):
+        battery(RunSettings(), NodeSettings(battery="gauge:/x"), VirtualTime())
+
+
 def test_a_gauge_is_the_truth(tmp_path: Path) -> None:
     gauge = tmp_path / "gauge"
     gauge.write_text("7.5\n")
@@ -264,9 +286,29 @@ def test_records_survive_being_packed() -> None:
         }
     )
     again = unpack(pack(content))
+    assert again is not None
     assert list(again) == list(content)
     assert again == content
     assert list(again["arrays"]) == ["b", "a"]
+    before = io.BytesIO()
+    with zipfile.ZipFile(before, "w") as archive:  # as earlier versions stored answers
+        archive.writestr("records.json", "[]")
+    assert unpack(before.getvalue()) is unpack(None) is None
+
+
+def test_a_session_needs_neither_scikit_learn_nor_pandas() -> None:
+    """Importing them would take longer than the session, and more memory than the model."""
+    text = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[3])!r})
+from tests.deploy.in_process.test_node import RUN, TaskIdentity, ask, client_app, context
+TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+reply = client_app()(ask(), context(initial=40.0))
+assert reply.content["pipecycle"]["outcome"] == "trained", reply.content
+print(*sorted(sys.modules.keys() & {{"sklearn", "pandas", "scipy", "matplotlib", "plotly", "pyarrow"}}))
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.returncode) == ("", 0), done.stderr
 
 
 def test_an_emulated_battery_is_the_simulators_weather() -> None:

@@ -48,7 +48,7 @@ def test_a_live_run_opens_in_the_report(federation: Federation, tmp_path: Path, 
     assert "reason" not in heat
     assert len(heat["z"]) == live.run.clients
     found = levels(record)
-    assert np.array_equal(found.level[-1], live.driver.fleet.true_level())
+    assert np.array_equal(found.level[-1], live.driver.levels[-1])
     text = page(load([out]), None)
     assert policy in text
     assert "levels cannot" not in text

@@ -231,16 +231,45 @@ def test_nobody_there_to_go_on_with(federation: Federation, tmp_path: Path) -> N
     assert federation(tmp_path, **settings).schedule.status_counts()["used"] > 5
 
 
+@pytest.mark.parametrize("policy", ["pipecycle", "fedavg"])
+def test_a_finished_run_can_be_extended(federation: Federation, ledgers: Any, tmp_path: Path, policy: str) -> None:
+    """Sessions that came too late for the first end count in the extended run, and nothing is paid twice."""
+    one = whole(federation, tmp_path / "whole", policy)
+    (tmp_path / "short").mkdir()
+    settings = {**SETTINGS, "policy": policy, "out": str(tmp_path / "short/run")}
+    first = federation(tmp_path / "short", **{**settings, "slots": 22})
+    late = [event for event in first.events if event["event"] == "late"]
+    assert late
+    assert all(event["outcome"] == "reply" for event in late)
+    spent = sum(ledger["spent"] for ledger in ledgers(tmp_path / "short").values()) / UNIT
+    result = json.loads((tmp_path / "short/run/result.json").read_text())
+    assert result["final"]["energy"] == spent
+    *_, end = first.events
+    for event in late:
+        book = ledgers(tmp_path / "short")[event["client"]]
+        level = book["harvested"] - book["overflowed"] - book["training"] - book["uploads"]
+        assert end["batteries"][str(event["client"])] == event["battery"] == level / UNIT
+    extended = federation(tmp_path / "short", resume=True, **settings)
+    assert extended.schedule.differences(one.schedule) == []
+    last = one.driver.lineage.published
+    assert torch.equal(one.made[last], extended.driver.weights.version(last))
+    assert extended.driver.model.history.final == one.driver.model.history.final
+    with pytest.raises(InputError, match=r"that run has ended; slots = 40: needs at least 41"):
+        federation(tmp_path / "short", resume=True, **settings)
+
+
 def test_what_cannot_be_resumed(federation: Federation, tmp_path: Path) -> None:
     whole(federation, tmp_path / "whole", "fedavg")
     out = tmp_path / "whole/run"
     with pytest.raises(InputError, match="holds a run already"):
         federation(tmp_path, policy="fedavg", out=str(out), **SETTINGS)
-    with pytest.raises(InputError, match="other settings"):
+    with pytest.raises(
+        InputError, match="policy = mifa: the run was started with fedavg; resumed, it may change only slots"
+    ):
         federation(tmp_path, policy="mifa", out=str(out), resume=True, **SETTINGS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FedAvg, "revision", 2, raising=False)  # as if the name stood for another algorithm now
-        with pytest.raises(InputError, match="other settings"):
+        with pytest.raises(InputError, match="an earlier version of the policy"):
             federation(tmp_path, policy="fedavg", out=str(out), resume=True, **SETTINGS)
     with pytest.raises(InputError, match="no checkpoint to resume from"):
         federation(tmp_path, policy="fedavg", out=str(tmp_path / "nothing"), resume=True, **SETTINGS)

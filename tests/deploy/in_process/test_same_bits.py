@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import attrs
 import numpy as np
 import pytest
 
@@ -19,6 +20,7 @@ from pipecycle.policies import REGISTRY
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.train import Watch, evaluate, train
 from pipecycle.train.analysis import version_recipe
+from pipecycle.world.energy import UNIT
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]
@@ -102,7 +104,12 @@ def test_augmentation_is_refused_before_a_live_run_begins(federation: Federation
 def test_evaluations_are_the_trainers(federation: Federation) -> None:
     live = federation(policy="pipecycle", evaluate_every=30)
     history = train(live.schedule, live.run.problem(), Watch(every=30), device="cpu", trainer="loop")
-    assert history.rows == live.driver.model.history.rows
+    *before, last = live.driver.model.history.rows
+    assert history.rows[:-1] == before
+    # The plan counts what was spent by the last slot, the live run also what sessions under way have spent since.
+    assert history.rows[-1] == attrs.evolve(last, energy=history.rows[-1].energy)
+    spent = sum(report.spent for report in live.driver.fleet.reports.values()) / UNIT
+    assert last.energy == spent > history.rows[-1].energy
 
 
 @pytest.mark.parametrize("options", ['{"phase": "global"}', '{"phase": "own"}'])

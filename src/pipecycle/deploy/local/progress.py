@@ -73,8 +73,13 @@ class Progress:
                 self.best = max(seen, default=None)
             case {"event": "warning", "why": why}:
                 self.warnings.append(str(why))
+            case {"event": "resume"}:
+                self.ended = None
+                self.settings |= {"slots": event["slots"]} if "slots" in event else {}
             case {"event": "end"}:
                 self._over(event)
+            case {"event": "late", "client": client, "battery": battery}:
+                self._device(client).battery = float(battery)
             case {"event": kind, "client": _} if kind in OUTCOMES:
                 self._answered(kind, event)
             case {"event": kind} if kind in OUTCOMES:
@@ -99,6 +104,8 @@ class Progress:
 
     def _over(self, event: Event) -> None:
         self.ended = event
+        for client, battery in event.get("batteries", {}).items():
+            self._device(client).battery = float(battery)
         for device in self.devices.values():
             if device.since is not None:
                 device.since, device.reference, device.last = None, None, "too late"

@@ -94,11 +94,12 @@ class Measured:
 
 
 class Gauge(Measured):
-    """A file that holds the level in units as text, kept up to date by a program of the user's."""
+    """A file that holds the level as text, kept up to date by a program of the user's: in units, or in joules if the
+    node says how many a unit has."""
 
-    def __init__(self, path: Path, timer: Timer) -> None:
+    def __init__(self, path: Path, timer: Timer, joules: float = 0.0) -> None:
         super().__init__(timer)
-        self.path = path
+        self.path, self.scale, self.name = path, joules or 1.0, "joules" if joules else "units"
 
     def measure(self) -> float:
         try:
@@ -107,10 +108,10 @@ class Gauge(Measured):
         except OSError as error:
             raise InputError(f"{self.path}: cannot be read ({reason(error)})") from None
         except ValueError:
-            raise InputError(f"{self.path}: holds {text[:40]!r}, needs the battery's level in units") from None
+            raise InputError(f"{self.path}: holds {text[:40]!r}, needs the battery's level in {self.name}") from None
         if not isfinite(level) or level < 0:
-            raise InputError(f"{self.path}: holds {level}, needs a level of at least 0 units")
-        return level
+            raise InputError(f"{self.path}: holds {level}, needs a level of at least 0 {self.name}")
+        return level / self.scale
 
 
 class Machine(Measured):
@@ -164,7 +165,7 @@ SOURCES: dict[str, Source] = {
         node.harvest or run.harvest, run.clients, node.partition_id, run.trial
     ),
     "fleet:FILE": lambda file, run, node, timer: OfFleet(file, run, node.partition_id),
-    "gauge:FILE": lambda file, run, node, timer: Gauge(Path(file), timer),
+    "gauge:FILE": lambda file, run, node, timer: Gauge(Path(file), timer, node.joules),
     "machine": lambda _, run, node, timer: Machine(node.capacity or run.capacity, timer),
 }
 """What makes a battery, by the form of the setting `battery`; what stands after its colon comes first."""
@@ -183,4 +184,7 @@ def check_source(text: Any) -> tuple[Source, str]:
 def battery(run: RunSettings, node: NodeSettings, timer: Timer) -> Battery:
     """The battery of a node."""
     source, rest = check_source(node.battery)
-    return source(rest, run, node, timer)
+    made = source(rest, run, node, timer)
+    if run.clock == "logical" and not made.emulated:  # hundreds of slots pass in a second, and nothing is charged
+        raise InputError(f"battery = {node.battery}: needs a run with clock = wall, this one has clock = logical")
+    return made

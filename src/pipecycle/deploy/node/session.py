@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 
 import attrs
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from pipecycle.deploy.node.battery import Battery, OfFleet, battery
 from pipecycle.deploy.node.ledger import Account, FileStore, Ledger, StateStore, Store
@@ -16,7 +16,7 @@ from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.timing import Timer
 from pipecycle.deploy.wire.packing import pack, unpack
 from pipecycle.deploy.wire.protocol import MOST_SAMPLES, WAIT, Order, Reply
-from pipecycle.deploy.wire.settings import RunSettings
+from pipecycle.deploy.wire.settings import RunSettings, ours
 from pipecycle.errors import InputError
 from pipecycle.world.energy import quanta, show
 
@@ -45,7 +45,7 @@ def attend(
     if order is None:
         return app(message, context)
     run = settings_of(context, defaults, strict=strict)
-    node = NodeSettings.of(context.node_config, strict=strict)
+    node = NodeSettings.of(ours(context.node_config, strict=strict), strict=strict)
     store = FileStore(Path(node.ledger)) if node.ledger else StateStore(context.state)
     with store.locked():
         return Node(run, node, store, timer or time).answer(order, message, context, app)
@@ -54,7 +54,7 @@ def attend(
 def settings_of(context: Context, defaults: RunSettings | None = None, *, strict: bool = True) -> RunSettings:
     """The run's settings: Flower's run configuration over the app's own defaults."""
     base = {} if defaults is None else defaults.flat()
-    return RunSettings.of({**base, **context.run_config}, strict=strict)
+    return RunSettings.of({**base, **ours(context.run_config, strict=strict)}, strict=strict)
 
 
 class Node:
@@ -75,13 +75,13 @@ class Node:
     def answer(self, order: Order, message: Message, context: Context, app: App) -> Message:
         """A repeated order is answered from the ledger; a new one is declined, or the session is trained."""
         self.ledger.enter(order.run)
-        stored = None if order.roll_call else self.ledger.answer(order.key)
+        stored = None if order.roll_call else unpack(self.ledger.answer(order.key))
         if stored is not None:
             self.ledger.save()  # the run is the latest one now
-            return Message(unpack(stored), reply_to=message)
+            return Message(stored, reply_to=message)
         self.battery.advance(self.account, order.slot)
         if order.roll_call:
-            return self.unsettled(message, self.reply(order, "present"))
+            return self.unsettled(message, attrs.evolve(self.reply(order, "present"), samples=self.node.samples))
         if order.client != self.node.partition_id:
             return self.unsettled(message, self.reply(order, "declined", f"this is client {self.node.partition_id}"))
         if order.turn <= self.account.page.turn:
@@ -96,10 +96,10 @@ class Node:
         if self.account.level < order.need:
             return f"battery {show(self.account.level)} units, needs {show(order.need)}"
         if order.kept >= 0:
-            model = self.ledger.kept(order.kept)
+            model = unpack(self.ledger.kept(order.kept))
             if model is None:
                 return "the kept model is gone"
-            message.content["kept"] = unpack(model)["arrays"]
+            message.content["kept"] = model["arrays"]
         return ""
 
     def train(self, order: Order, message: Message, context: Context, app: App) -> Message:
@@ -116,6 +116,7 @@ class Node:
             steps, reason = error.steps, str(error)
         except Exception as error:  # an exception would leave its energy out of the books under simulation
             reason = f"{type(error).__name__}: {error}".encode(errors="replace").decode()
+        steps = _counted(message.content, steps)
         seconds = self.timer.monotonic() - began
         self.ledger.account = before
         self.burn(order, steps, seconds)
@@ -177,6 +178,14 @@ class Node:
         records = reply.records(content)
         self.ledger.settle(order, pack(records))
         return Message(records, reply_to=message)
+
+
+def _counted(content: RecordDict, most: int) -> int:
+    """The steps that an app says it has done, under `steps-done` in the record `config` of the message that it was
+    given; one that does not count has done all of them."""
+    config = content.get("config")
+    done = config.get("steps-done") if isinstance(config, ConfigRecord) else None
+    return max(0, min(most, done)) if isinstance(done, int) else most
 
 
 def _samples(content: RecordDict) -> int:

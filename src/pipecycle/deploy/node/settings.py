@@ -28,10 +28,12 @@ class NodeSettings(FlatSettings):
 
     partition_id: int = setting(0, "Which client it is, from 0.", at_least(0))
     data: str = setting("", "Its own data: an .npz file with x and y, or a folder of x.npy and y.npy.", absolute)
+    samples: int = setting(0, "How many samples it has: an own app's num-examples may not exceed it.", at_least(0))
     ledger: str = setting(
         "", "File of its energy ledger and replies; without one Flower's memory holds them.", absolute
     )
     battery: str = setting("emulated", f"Where the level comes from: {', '.join(SOURCES)}.", _battery)
+    joules: float = setting(0.0, "Joules per unit (a training step); a gauge file then holds joules.", checks.units)
     harvest: str = setting("", "Emulated battery: where energy comes from.", _harvest)
     capacity: float = setting(0.0, "Units that its battery holds; 0 for the run's capacity.", checks.units)
     initial: float = setting(

@@ -22,7 +22,7 @@ from pipecycle.deploy.node.session import Late, settings_of
 from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.wire.arrays import form, joined, named, read_arrays, write_arrays
 from pipecycle.deploy.wire.protocol import Order
-from pipecycle.deploy.wire.settings import RunSettings
+from pipecycle.deploy.wire.settings import RunSettings, ours
 from pipecycle.errors import InputError
 from pipecycle.files import reason
 from pipecycle.train import models
@@ -76,7 +76,7 @@ def train(message: Message, context: Context, defaults: RunSettings | None = Non
     order = Order.of(message.content)
     if order is None:
         raise InputError("the message holds no order")
-    run, node = settings_of(context, defaults), NodeSettings.of(context.node_config)
+    run, node = settings_of(context, defaults), NodeSettings.of(ours(context.node_config))
     classes = int(message.content["config"]["classes"])
     task = own_data(run, node, classes)
     x, y = torch.from_numpy(task.x_train), torch.from_numpy(task.y_train)

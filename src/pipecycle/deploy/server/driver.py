@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import secrets
 import time
 from collections import Counter
@@ -37,11 +38,12 @@ from pipecycle.schedule.assemble import about
 from pipecycle.schedule.schedule import Schedule, Status
 from pipecycle.schedule.slots import steps
 from pipecycle.world.contract import Frugal, World
-from pipecycle.world.energy import UNIT
+from pipecycle.world.energy import UNIT, units
 from pipecycle.world.lineage import Lineage
 from pipecycle.world.streams import Ints, streams
 
-NOT_DECISIVE = ("resume", "out", "slots", "roll-call", "deadline", "margin", "pin-nodes")
+LOG = logging.getLogger("flwr")
+"""Flower's own, which `flwr run --stream` and `flwr log` show."""
 UNSURE = 5
 """Session lengths after which a client that is believed to be short of energy is asked for its level."""
 ENDED = {"reply": Status.UNUSED, "decline": Status.DECLINED}
@@ -78,12 +80,14 @@ class Driver:
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self._published = 0
+        self._due = 0  # the slot from which the record so far is written again
         self._warned = False
+        self._heard = ""
 
     @property
     def identity(self) -> str:
         """Equal for a run and its continuation."""
-        values = {key: value for key, value in self.settings.flat().items() if key not in NOT_DECISIVE}
+        values = self.settings.decisive()
         if revision(type(self.policy)) > 1:
             values["revision"] = revision(type(self.policy))
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
@@ -97,8 +101,10 @@ class Driver:
                 self.clock = WallClock(run.slot_seconds, self.roster, first)
             for _ in self.slots(first):
                 pass
-            self._drain()
-            return self._end()
+            schedule = self.schedule()  # as of the last slot; energy and batteries are those after the last reply
+            self._drain(run.slots - 1)
+            self._end(run.slots - 1, schedule)
+            return schedule
         finally:
             self.trace.close()
 
@@ -107,7 +113,11 @@ class Driver:
         for slot in steps(self.policy, self.world, self, range(first, self.settings.slots)):
             self.evaluate_recipes(slot)
             self.levels.append(self.fleet.true_level())
-            self._evaluate_model(slot)
+            if (slot + 1) % self.settings.evaluate_every == 0 and slot + 1 < self.settings.slots:
+                self._evaluate_model(slot, self.fleet.ledger.spent)
+                if slot >= self._due:  # its length grows with the run, so that all of them together take linear time
+                    self.outputs.save(self.schedule(), self.levels)
+                    self._due = 5 * slot // 4
             self._save(slot)
             yield slot
 
@@ -120,16 +130,15 @@ class Driver:
         self.weights.catch_up()
         self._roll_call(-1, set(range(run.clients)))
         if not self.roster.reachable:
-            raise InputError(f"no node has replied within {run.roll_call:g} s")
+            raise InputError(self._nobody())
         self.policy.setup(self.world)
         self._save(-1)
         return 0
 
     def _resume(self) -> int:
         """Replay the trace through the policy, then repeat the orders that were under way."""
-        saved, events = self.trace.resume(self.identity)
-        if saved.slot + 1 >= self.settings.slots and events[-1]["event"] == "end":
-            raise InputError(f"{self.settings.out}: that run has ended; there is nothing to resume")
+        saved, events = self.trace.resume(self.settings, self.identity)
+        self.outputs.begin()
         self.roster.run = saved.run
         self._recall(events)
         replay = Replay(self, events)
@@ -174,7 +183,7 @@ class Driver:
         self.roster.slot = slot
         news = self._roll_call(slot, reachable, known=reachable if logical else set())
         if logical and reachable and not self.roster.reachable:
-            raise InputError(f"no node has replied within {run.roll_call:g} s")  # slots would race by
+            raise InputError(self._nobody())  # slots would race by
         for client in sorted(reachable - self.roster.reachable):
             news = True
             event: Event = {"event": "away", "client": client, "why": "not there when the run went on", "after": True}
@@ -182,7 +191,7 @@ class Driver:
             self.apply(event)
         if news or not logical:
             self.fleet.life = f"{age(self.fleet.life) + 1}-{secrets.token_hex(4)}"
-        self.trace.write("resume", slot, life=self.fleet.life)
+        self.trace.write("resume", slot, life=self.fleet.life, slots=run.slots)
         # Before anything is sent: two servers with the same life must agree on who is present.
         self.trace.save(self.roster.run, slot, self.identity)
 
@@ -196,6 +205,7 @@ class Driver:
             self.roster.call(slot)
             for event in sorted(self.roster.receive(lambda flight: flight.session < 0), key=in_order):
                 client = event.get("client", -1)
+                self._heard = event.get("why", self._heard)
                 if event["event"] == "roll-call" and client in (known or ()) and self._is_known(event):
                     continue
                 news |= client >= 0
@@ -205,6 +215,10 @@ class Driver:
             if wanted <= self.roster.reachable or self.timer.monotonic() >= until:
                 return news
             self.timer.sleep(0.25)
+
+    def _nobody(self) -> str:
+        heard = f" (the last that was heard: {self._heard})" if self._heard else ""
+        return f"no node has replied within {self.settings.roll_call:g} s{heard}"
 
     def _is_known(self, event: Event) -> bool:
         """Whether the reply to a roll call changes nothing."""
@@ -246,6 +260,7 @@ class Driver:
             order, content = self.orders.make(self.roster.run, session)
             self.fleet.orders[order.client] += 1
             self.roster.send(session, order, content)
+        self.roster.push()
 
     def apply_all(self, events: list[Event]) -> tuple[Ints, Ints]:
         """The sessions that ended with an update, and those that are lost."""
@@ -301,16 +316,16 @@ class Driver:
             for _, version in new:
                 self.trace.write("publish", slot, version=version)
 
-    def _evaluate_model(self, slot: int) -> None:
-        """Evaluate the served model every `evaluate-every` slots and at the end."""
-        run, last = self.settings, slot + 1 == self.settings.slots
-        if (slot + 1) % run.evaluate_every and not last:
-            return
-        spent = self.fleet.ledger.spent + (int(self.fleet.paid.sum()) if last else 0)
+    def _evaluate_model(self, slot: int, spent: int) -> None:
+        """Evaluate the served model."""
         version = self.lineage.published
         row = self.model.evaluate(slot + 1, version, self.weights.version(version), spent / UNIT)
         self.trace.write("evaluation", slot, version=version, energy=row.energy, **self.model.figures(row))
-        self.outputs.save(self.schedule(), self.levels)
+        self.outputs.save_metrics()
+        LOG.info(
+            "slot %d of %d: version %d, accuracy %.1f %%, loss %.3f, %.0f units",
+            *(slot + 1, self.settings.slots, version, row.accuracy, row.loss, row.energy),
+        )
 
     def _save(self, slot: int) -> None:
         """A checkpoint, if anything happened; only then are tensors dropped that it does not need."""
@@ -331,13 +346,16 @@ class Driver:
 
     # The end.
 
-    def _drain(self) -> None:
-        """Wait for sessions under way, so that all energy is accounted for; their updates come too late."""
+    def _drain(self, last: int) -> None:
+        """Wait for sessions under way, so that all energy is accounted for; their updates come too late.
+
+        A replay does not apply these events: if the run is extended, the sessions are ordered again, and nodes reply
+        from their ledgers."""
         events = self.clock.held()
         while True:
             for event in events:
-                if "report" in event:
-                    self.fleet.reports[event["client"]] = Report(*event["report"])
+                self.trace.write(**{**event, "event": "late", "slot": last, "outcome": event["event"]})
+                self.apply(event)
                 if event["event"] == "reply":
                     self.weights.used.append(event["session"])  # nobody will use it
             if not any(flight.session >= 0 for flight in self.roster.flights.values()):
@@ -345,15 +363,18 @@ class Driver:
             self.timer.sleep(0.05)
             events = self.roster.receive()
 
-    def _end(self) -> Schedule:
+    def _end(self, last: int, schedule: Schedule) -> None:
         """The closing files, and then the trace's last line: a run that has it is complete."""
-        schedule, version, last = self.schedule(), self.lineage.published, self.settings.slots - 1
+        self._evaluate_model(last, self.fleet.ledger.spent + int(self.fleet.paid.sum()))
+        version, levels = self.lineage.published, self.fleet.true_level()
         counts, refused = dict(self.counts), dict(self.refused)
         self.outputs.finish(schedule, self.levels, self.weights.version(version), counts, refused)
         ledgers = {str(client): attrs.astuple(report) for client, report in sorted(self.fleet.reports.items())}
-        self.trace.write("end", last, version=version, counts=counts, refused=refused, ledgers=ledgers)
+        batteries = {client: units(int(levels[int(client)])) for client in ledgers}
+        self.trace.write(
+            "end", last, version=version, counts=counts, refused=refused, ledgers=ledgers, batteries=batteries
+        )
         self._save(last)
-        return schedule
 
 
 def in_order(event: Event) -> tuple[bool, int, int]:

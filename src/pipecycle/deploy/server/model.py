@@ -26,8 +26,8 @@ class Model:
         self, initial: Mapping[str, NDArray[Any]], classes: int, score: Callable[[Tensor], Score], *, foreign: bool
     ) -> None:
         for name, value in initial.items():
-            if value.dtype != np.float32:
-                raise InputError(f"the initial model's {name} is {value.dtype}: needs float32")
+            if value.dtype != np.float32 and value.dtype.kind not in "iu":
+                raise InputError(f"the initial model's {name} is {value.dtype}: needs float32 or whole numbers")
         if not initial:
             raise InputError("the initial model has no arrays")
         self.form: Form = {name: (tuple(value.shape), value.dtype) for name, value in initial.items()}

@@ -27,7 +27,9 @@ class Outputs:
         self.path, self.run, self.model = path, run, model
 
     def begin(self) -> None:
+        """The run is under way, also one that had ended and is extended."""
         if self.path is not None:
+            (self.path / "result.json").unlink(missing_ok=True)
             write(self.path / "config.toml", self.run.config().text())
 
     def save(self, schedule: Schedule, levels: Sequence[Ints]) -> None:
@@ -38,7 +40,10 @@ class Outputs:
         data = io.BytesIO()
         np.savez_compressed(data, level=np.array(levels, np.int64).reshape(-1, self.run.clients))
         write(self.path / LEVELS, data.getvalue())
-        write(self.path / "metrics.csv", self.model.history.csv())
+
+    def save_metrics(self) -> None:
+        if self.path is not None:
+            write(self.path / "metrics.csv", self.model.history.csv())
 
     def finish(
         self,
@@ -54,7 +59,7 @@ class Outputs:
         from safetensors.numpy import save
 
         self.save(schedule, levels)
-        named = {name: np.ascontiguousarray(value) for name, value in self.model.named(weights).items()}
+        named = {name: np.asarray(value, order="C") for name, value in self.model.named(weights).items()}
         write(self.path / "model.safetensors", save(named))
         final = attrs.asdict(self.model.history.final)
         final.pop("by_class")

@@ -4,11 +4,13 @@ A reply that fails a check is refused by name, and reaches neither the policy no
 
 from __future__ import annotations
 
+from collections import deque
 from math import ceil, isfinite
+from statistics import median
 
 import attrs
 import torch
-from attrs import frozen
+from attrs import field, frozen
 from flwr.app import Message, RecordDict
 
 from pipecycle.deploy.server.fleet import LiveFleet, Session
@@ -21,6 +23,8 @@ from pipecycle.world.energy import quanta, show
 
 MOST_QUANTA = 1 << 52
 """In a ledger's totals: four billion units, and sums over a thousand clients still fit into 64 bits."""
+NORMS, ENOUGH = 101, 10
+"""Updates whose norms are remembered, and from how many on the next is compared with them."""
 LATE = 5.0
 """Seconds for which a reply is still accepted after its time."""
 
@@ -33,6 +37,10 @@ class Replies:
     model: Model
     fleet: LiveFleet
     weights: Weights
+    norms: deque[float] = field(init=False, factory=lambda: deque(maxlen=NORMS))
+    """Of the latest updates."""
+    registered: dict[int, int] = field(init=False, factory=dict)
+    """Samples that clients of a user's own app said they have, when they first came."""
 
     @property
     def patience(self) -> int:
@@ -47,6 +55,8 @@ class Replies:
         reply = _form(message)
         self._check_order(reply, order)
         self._check_report(reply, order, slot)
+        if reply.outcome == "present" and reply.samples > 0:
+            self.registered.setdefault(reply.client, reply.samples)
         if reply.outcome == "trained":
             self._receive(reply, message.content, session, self.fleet.sessions[session])
         return reply
@@ -87,19 +97,19 @@ class Replies:
         allowed = self.fleet.most_spent(reply.client)
         if not lost and report.spent > allowed:
             raise Refused("spent", f"{show(report.spent)} units, it was asked for {show(allowed)} at most")
-        paid, cost = report.spent - (0 if before is None else before.spent), order.steps * order.step + order.fee
+        paid, cost = report.spent - (0 if before is None else before.spent), reply.steps * order.step + order.fee
         if reply.outcome == "trained" and paid < cost:
             raise Refused("spent", f"{show(paid)} units more than before, a session takes {show(cost)}")
 
     def _receive(self, reply: Reply, content: RecordDict, number: int, session: Session) -> None:
         """The session is as long as it was asked for, and so are its weights or logits."""
-        run, most = self.run, MOST_SAMPLES
+        run, most = self.run, self.registered.get(reply.client, MOST_SAMPLES)
         if not self.model.foreign:
             most = run.session * run.batch
         if not 1 <= reply.samples <= most:
             raise Refused("samples", f"{reply.samples}, needs 1 to {most}")
-        if reply.steps != run.session:
-            raise Refused("steps", f"{reply.steps}, needs {run.session}")
+        if not (1 if self.model.foreign else run.session) <= reply.steps <= run.session:
+            raise Refused("steps", f"{reply.steps}, needs {run.session}")  # a user's own app may have done fewer
         if session.payload == "logits":
             sums, counts = self.model.logits(content.get("logits"))
             if bool((counts < 0).any()) or not bool((counts == counts.round()).all()):
@@ -111,7 +121,15 @@ class Replies:
         update = self.model.vector(content.get("arrays")) - self.weights.version(session.reference)
         if not bool(torch.isfinite(update).all()):
             raise Refused("arrays", "the update is not finite")
+        self._check_norm(float(update.norm()))
         self.weights.received(number, update)
+
+    def _check_norm(self, norm: float) -> None:
+        """No update may outweigh all others by its size alone."""
+        bound = self.run.norm_bound
+        if bound and len(self.norms) >= ENOUGH and norm > (most := bound * median(self.norms)):
+            raise Refused("norm", f"{norm:.3g}, needs at most {most:.3g}, {bound:g} times the median of the latest")
+        self.norms.append(norm)
 
 
 def _form(message: Message) -> Reply:

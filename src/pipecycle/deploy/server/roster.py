@@ -34,6 +34,8 @@ KINDS = {"present": "roll-call", "trained": "reply", "declined": "decline", "fai
 """Events by the outcome of a reply."""
 AGAIN = 10.0
 """Seconds until a node that could not say which client it is gets asked again; they double with every failure."""
+BATCH = 100
+"""Messages in one push."""
 MOST_PAUSE = 16
 """Limit of the pause after failures: in session lengths for a client, in `AGAIN` for a node that is no client yet."""
 
@@ -78,6 +80,7 @@ class Roster:
         self._strangers: dict[int, Failures] = {}
         self._gone: set[int] = set()  # nodes of clients that are offline while a message to them is under way
         self._events: list[Event] = []  # for the next call of `receive`
+        self._waiting: list[tuple[Message, Flight]] = []  # for the next `push`
 
     # Asking.
 
@@ -100,13 +103,14 @@ class Roster:
                 due = (away and self._clients[client].again <= slot) or (not away and client in asked)
             if due:
                 self._ask(node, -1 if client is None else client)
+        self.push()
         for node in [node for node in self.client_of if node not in online and node not in busy]:
             self._forget(node)
 
     def _ask(self, node: int, client: int) -> None:
         order = Order(self.run, client=client, slot=self.slot, seconds=self.ttl)
         content = RecordDict({OURS: order.record(), "config": ConfigRecord({})})
-        self._push(content, Flight(node, -1, order, self.timer.monotonic() + self.ttl, node not in self._strangers))
+        self._add(content, Flight(node, -1, order, self.timer.monotonic() + self.ttl, node not in self._strangers))
 
     def _forget(self, node: int) -> None:
         client = self.client_of.pop(node)
@@ -117,7 +121,7 @@ class Roster:
                 self._events.append({"event": "away", "client": client, "why": "the node is gone"})
 
     def send(self, session: int, order: Order, content: RecordDict) -> None:
-        """Order a session; if the message is refused, the next `receive` says so."""
+        """Order a session with the next `push`; if the message is refused, the next `receive` says so."""
         client = order.client
         flight = Flight(self.node_of.get(client, 0), session, order, self.timer.monotonic() + self.ttl)
         for message_id in [message_id for message_id, other in self.flights.items() if other.client == client]:
@@ -125,16 +129,24 @@ class Roster:
         if client not in self.node_of:
             self._events.append(self._failed(flight, "the node is gone"))
         else:
-            self._push(content, flight)
+            self._add(content, flight)
 
-    def _push(self, content: RecordDict, flight: Flight) -> None:
+    def _add(self, content: RecordDict, flight: Flight) -> None:
         message = Message(content, flight.node, "train", ttl=self.ttl, group_id=str(max(0, flight.order.slot)))
-        # One by one: a refused message is '' in a deployment and missing in a simulation.
-        message_id = next(iter(self.grid.push_messages([message])), "")
-        if message_id:
-            self.flights[message_id] = flight
-        else:
-            self._events.append(self._failed(flight, "the message was refused"))
+        self._waiting.append((message, flight))
+
+    def push(self) -> None:
+        """Send what was asked and ordered, many messages at a time: each push takes a quarter of a second."""
+        waiting, self._waiting = self._waiting, []
+        for first in range(0, len(waiting), BATCH):
+            batch = waiting[first : first + BATCH]
+            # Flower writes a message's id into it.  A refused one is '' in a deployment, missing in a simulation.
+            accepted = set(self.grid.push_messages([message for message, _ in batch]))
+            for message, flight in batch:
+                if message.metadata.message_id in accepted - {""}:
+                    self.flights[message.metadata.message_id] = flight
+                else:
+                    self._events.append(self._failed(flight, "the message was refused"))
 
     # Receiving.
 

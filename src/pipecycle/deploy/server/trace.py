@@ -18,6 +18,7 @@ import attrs
 from attrs import frozen
 
 from pipecycle.deploy.timing import Timer
+from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
 from pipecycle.files import reason, sealed, unsealed, write
 
@@ -99,12 +100,17 @@ class Trace:
         assert self.folder is not None
         write(self.folder / STATE, sealed({"format": FORMAT, **attrs.asdict(saved)}))
 
-    def resume(self, identity: str) -> tuple[Saved, list[Event]]:
+    def resume(self, run: RunSettings, identity: str) -> tuple[Saved, list[Event]]:
         """The checkpoint and the events before it; those after it are cut off, and will happen again."""
         assert self.folder is not None
         saved, events, rest = read_saved(self.folder)
+        run.check_continues(events[0].get("settings", {}))
         if saved.identity != identity:
-            raise InputError(f"{self.folder}: the checkpoint is of a run with other settings")
+            raise InputError(f"{self.folder}: the checkpoint is of an earlier version of the policy")
+        ended = events[-1]["event"] == "end"
+        if run.slots < (least := saved.slot + 1 + ended):
+            what = "has ended" if ended else f"is in slot {saved.slot} already"
+            raise InputError(f"{self.folder}: that run {what}; slots = {run.slots}: needs at least {least}")
         self.forgotten = Counter(saved.forgotten) + orders(rest)
         self._put(attrs.evolve(saved, forgotten=dict(self.forgotten)))
         self._file = (self.folder / TRACE).open("r+b")

@@ -17,6 +17,10 @@ from pipecycle.arrays import read_array
 
 LARGEST = 1e12
 """Weights beyond it are no weights, and would sooner or later not be finite."""
+EXACT = 2**24
+"""Whole numbers up to here are themselves as float32: counters such as a batch normalisation's."""
+HEADER = 4096
+"""Bytes before the values in numpy's format, at most."""
 Arrays = dict[str, NDArray[Any]]
 Form = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 """Names, shapes and types."""
@@ -36,18 +40,19 @@ def form(module: nn.Module) -> Form:
 
 
 def named(form: Form, vector: Tensor) -> Arrays:
-    """A vector of weights as arrays of a form."""
-    parts = vector.split([prod(shape) for shape, _ in form.values()])
-    return {name: part.reshape(form[name][0]).numpy() for name, part in zip(form, parts, strict=True)}
+    """A vector of weights as arrays of a form; whole numbers are rounded to."""
+    parts = zip(form.items(), vector.split([prod(shape) for shape, _ in form.values()]), strict=True)
+    arrays = {name: (part.reshape(shape).numpy(), kind) for (name, (shape, kind)), part in parts}
+    return {name: part if kind == part.dtype else np.rint(part).astype(kind) for name, (part, kind) in arrays.items()}
 
 
 def joined(arrays: Mapping[str, NDArray[Any]]) -> Tensor:
     """Arrays as one vector, in their order."""
-    return torch.cat([torch.from_numpy(np.array(value)).reshape(-1) for value in arrays.values()])
+    return torch.cat([torch.from_numpy(np.array(value, np.float32)).reshape(-1) for value in arrays.values()])
 
 
 def write_arrays(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    return ArrayRecord({key: Array(np.ascontiguousarray(value)) for key, value in arrays.items()})
+    return ArrayRecord({key: Array(np.asarray(value, order="C")) for key, value in arrays.items()})
 
 
 def read_arrays(record: object, like: Form, name: str) -> Arrays:
@@ -63,12 +68,15 @@ def _read(array: Array, shape: tuple[int, ...], kind: np.dtype[Any], name: str, 
     """The values of one array; what it claims to be and what it holds must both be what is needed."""
     if tuple(array.shape) != shape or array.dtype != str(kind) or array.stype != "numpy.ndarray":
         raise Refused(name, f"{key} is {array.dtype} {tuple(array.shape)}, needs {kind} {shape} in numpy's format")
+    if len(array.data) > prod(shape) * kind.itemsize + HEADER:
+        raise Refused(name, f"{key} has {len(array.data)} bytes, more than {kind} {shape} takes")
     try:
         values = read_array(io.BytesIO(array.data), key, len(array.data))
     except Exception as error:  # a broken header fails in many ways
         raise Refused(name, f"{key} cannot be read ({error})") from None
     if values.shape != shape or values.dtype != kind:
         raise Refused(name, f"{key} holds {values.dtype} {values.shape}, needs {kind} {shape}")
-    if kind.kind == "f" and not (np.abs(values) <= LARGEST).all():
-        raise Refused(name, f"{key} holds values that are not finite, or beyond {LARGEST:g}")
+    largest = LARGEST if kind.kind == "f" else EXACT
+    if not ((values >= -largest) & (values <= largest)).all():
+        raise Refused(name, f"{key} holds values that are not finite, or beyond {largest:g}")
     return values

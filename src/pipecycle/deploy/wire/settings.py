@@ -27,8 +27,22 @@ if TYPE_CHECKING:
     from pipecycle.train.problems import Problem, Training
 
 Scalar = bool | int | float | str
+CHANGEABLE = ("slots", "roll-call", "deadline", "margin", "pin-nodes", "norm-bound")
+"""What a run that is resumed may change: none of it has any effect on slots that are over."""
 FOREIGN = ("num-partitions",)
 """Keys that Flower's engines add by themselves."""
+PREFIX = "pipecycle."
+"""Of our keys beside those of a user's own app: a table `pipecycle` in TOML."""
+
+
+def ours(values: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
+    """Our keys of a configuration, without the prefix.  In a user's own app (not `strict`) only keys that carry the
+    prefix are ours, except in configurations from before there was one, in which no key carries it."""
+    prefixed = {key.removeprefix(PREFIX): value for key, value in values.items() if key.startswith(PREFIX)}
+    plain = {key: value for key, value in values.items() if not key.startswith(PREFIX)}
+    if strict or not prefixed:
+        return {**plain, **prefixed}
+    return {**{key: value for key, value in plain.items() if key == "partition-id"}, **prefixed}
 
 
 def setting(default: Scalar, note: str, validator: Any = None) -> Any:
@@ -152,6 +166,9 @@ class RunSettings(FlatSettings):
     pin_nodes: bool = setting(
         False, "Whether a client must stay the same Flower node; only with registered keys.", flag
     )
+    norm_bound: float = setting(
+        20.0, "An update's norm may be so many times the median of the latest; 0 for no bound.", checks.units
+    )
     evaluate_every: int = _shared("look.every", 20)
     out: str = setting("", "Absolute folder of the run; empty writes nothing.", absolute)
     resume: bool = setting(False, "Resume from the checkpoint in `out`.", flag)
@@ -165,6 +182,21 @@ class RunSettings(FlatSettings):
             raise InputError(f"initial = {self.initial:g}: needs at most the capacity of {self.capacity:g}")
         if self.resume and not self.out:
             raise InputError("resume = true: needs `out`, the folder that holds the checkpoint")
+
+    def decisive(self) -> dict[str, Scalar]:
+        """What must be equal for a run and its continuation."""
+        return {key: value for key, value in self.flat().items() if key not in ("resume", "out", *CHANGEABLE)}
+
+    def check_continues(self, before: Mapping[str, Any]) -> None:
+        """Refuse, by name, what differs from the settings that a run was started with."""
+        started, now = RunSettings.of(before, strict=False).decisive(), self.decisive()
+        for key in sorted(started.keys() | now.keys()):
+            if started.get(key) != now.get(key):
+                values = [shown(values.get(key, "none")) for values in (now, started)]
+                allowed = ", ".join(CHANGEABLE)
+                raise InputError(
+                    f"{key} = {values[0]}: the run was started with {values[1]}; resumed, it may change only {allowed}"
+                )
 
     @property
     def options(self) -> dict[str, Any]:

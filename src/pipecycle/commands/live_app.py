@@ -5,12 +5,16 @@ from __future__ import annotations
 import importlib.util
 import keyword
 import re
+import shlex
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
+from attrs import frozen
+
 from pipecycle.deploy.local.loopback import make_folder
-from pipecycle.deploy.wire.settings import RunSettings
+from pipecycle.deploy.wire.settings import PREFIX, RunSettings, Scalar
 from pipecycle.errors import InputError
 from pipecycle.files import write
 from pipecycle.runs.config import read_toml, toml
@@ -42,6 +46,11 @@ clientapp = {client}
 [tool.flwr.app.config]
 {settings}"""
 
+OWN = """\
+# Settings of pipecycle; the app's own are in the table above it.
+[tool.flwr.app.config.pipecycle]
+"""
+
 MODULE = '''\
 """{about}"""
 
@@ -54,12 +63,12 @@ IGNORED = "# Keys, logs, ledgers and results of `pipecycle deploy up`.\n/federat
 
 
 def write_app(folder: Path, settings: RunSettings) -> list[Path]:
-    """Write the app; a folder that has one is left as it is.
+    """Write the app; one of the user's own in the folder gets our settings, one of ours is left as it is.
 
     A policy or model of the user's own (`module:name`, the module a file in the working directory) is copied into the
     app, so that it travels to every machine."""
     if (folder / "pyproject.toml").exists():
-        raise InputError(f"{folder}: has an app already, so nothing is written; edit its pyproject.toml instead")
+        return add_settings(folder, settings)
     name = re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-") or "app"
     package = _package(name)
     own = _own_modules(settings)
@@ -85,18 +94,61 @@ def write_app(folder: Path, settings: RunSettings) -> list[Path]:
     return [folder / path for path in files]
 
 
-def read_app(folder: Path) -> RunSettings:
-    """The settings of an app; one sentence if it is none of ours."""
+@frozen
+class App:
+    """A Flower app: its settings, and the keys under which it lists them; Flower lets a run change no others."""
+
+    path: Path
+    settings: RunSettings
+    listed: frozenset[str]
+    prefix: str
+
+    def overrides(self, chosen: RunSettings) -> dict[str, Scalar]:
+        """A run's settings under the app's keys; what the app does not list must have its default."""
+        defaults, given = RunSettings().flat(), {}
+        for key, value in chosen.flat().items():
+            if key in self.listed:
+                given[self.prefix + key] = value
+            elif value != defaults.get(key, ""):
+                raise InputError(f"{self.path}: needs a line `{key} = {toml(value)}` beside the other settings")
+        return given
+
+
+def read_app(folder: Path) -> App:
+    """An app, ours or a user's own with our settings in a table of their own; one sentence if it is none."""
     path = folder / "pyproject.toml"
     if not path.exists():
-        raise InputError(f"{folder}: has no app; `pipecycle deploy init {folder}` writes one")
+        raise InputError(f"{folder}: has no app; `pipecycle deploy init {quoted(folder)}` writes one")
     values = read_toml(path)
     app: Any = values.get("tool", {}).get("flwr", {}).get("app", {})
     if not isinstance(app, dict) or "components" not in app:
         raise InputError(f"{path}: describes no Flower app ([tool.flwr.app.components])")
     if str(folder.absolute()) not in sys.path:
         sys.path.append(str(folder.absolute()))  # a policy or a model of the app's own
-    return RunSettings.of(app.get("config", {}))
+    config = app.get("config", {})
+    table = config.get("pipecycle")
+    if isinstance(table, dict):
+        return App(path, RunSettings.of(table), frozenset(table), PREFIX)
+    if not config.keys() & {"policy", "clients", "slots"}:
+        raise InputError(f"{path}: has no settings of ours; `pipecycle deploy init {quoted(folder)}` adds them")
+    return App(path, RunSettings.of(config), frozenset(config), "")
+
+
+def add_settings(folder: Path, settings: RunSettings) -> list[Path]:
+    """Add our settings to a user's own app, which keeps its own."""
+    path = folder / "pyproject.toml"
+    app: Any = read_toml(path).get("tool", {}).get("flwr", {}).get("app", {})
+    if not isinstance(app, dict) or "components" not in app or app.get("config", {}).keys() & {"pipecycle", "policy"}:
+        raise InputError(f"{folder}: has an app already, so nothing is written; edit its pyproject.toml instead")
+    text = f"{path.read_text().rstrip()}\n\n{OWN}{annotated(settings)}"
+    tomllib.loads(text)
+    write(path, text)
+    return [path]
+
+
+def quoted(path: Path) -> str:
+    """A path as a shell takes it, for commands that we suggest."""
+    return shlex.quote(str(path))
 
 
 def annotated(settings: RunSettings) -> str:

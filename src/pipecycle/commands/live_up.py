@@ -6,16 +6,18 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from attrs import field, frozen
 
+from pipecycle.commands.live_app import read_app, write_app
 from pipecycle.deploy.local.federation import Federation, lines, status
 from pipecycle.deploy.local.loopback import Failed
 from pipecycle.deploy.local.progress import Progress, Tail
-from pipecycle.deploy.local.project import read_app, write_app
+from pipecycle.deploy.node.battery import battery
 from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.server.trace import STATE
-from pipecycle.deploy.wire.settings import RunSettings, Scalar
+from pipecycle.deploy.wire.settings import CHANGEABLE, RunSettings, Scalar
 from pipecycle.errors import InputError
 from pipecycle.files import write
 from pipecycle.runs.config import read_toml, toml
@@ -94,11 +96,11 @@ class Site:
     @property
     def policy(self) -> str:
         """The policy whose settings are meant if none is named."""
-        return read_app(self.folder).policy if self.has_app else RunSettings().policy
+        return read_app(self.folder).settings.policy if self.has_app else RunSettings().policy
 
     def prepare(self, options: Mapping[str, Scalar], *, resume: bool, fresh: bool, tls: bool = False) -> RunSettings:
         """The settings of the next run.  An app is written if there is none; a run in the way is refused."""
-        begun, fresh_one = self.trace.exists(), "--fresh deletes it and starts from scratch"
+        begun, fresh_one = self.trace.exists(), "--fresh deletes it and its ledgers, and starts from scratch"
         if resume and not begun:
             raise InputError(f"{self.out}: holds no run to resume (leave out --resume)")
         if resume and not self.resumable:
@@ -107,14 +109,13 @@ class Site:
             raise InputError(f"{self.out}: holds a run already (--resume continues it, {fresh_one})")
         if status(self.federation) is not None:
             raise InputError(f"{self.folder}: a federation runs there already (see `pipecycle deploy status`)")
-        if resume and Tail(self.trace).read().ended is not None:
-            raise InputError(f"{self.out}: that run has ended; there is nothing to resume ({fresh_one})")
         if not self.has_app:
             write_app(self.folder, RunSettings.of(options))
-        base = (self._last() if resume else None) or read_app(self.folder)
-        out = str(self.out.absolute())
-        keys = {} if resume else {"pin-nodes": tls}  # without keys ids change whenever a node starts
-        chosen = RunSettings.of({**base.flat(), **keys, **options, "out": out, "resume": resume})
+        place: dict[str, Scalar] = {"out": str(self.out.absolute()), "resume": resume}
+        if resume:
+            return self._continued(options, place, fresh_one)
+        # Without keys, ids change whenever a node starts.
+        chosen = RunSettings.of({**read_app(self.folder).settings.flat(), "pin-nodes": tls, **options, **place})
         if fresh:
             for old in (self.out, self.federation / "logs", self.federation / "nodes"):  # nodes: other batteries
                 shutil.rmtree(old, ignore_errors=True)
@@ -124,10 +125,24 @@ class Site:
         """How to start the nodes, given the options."""
         return StartOptions.read(self.options_file).again(given) if resume and self.options_file.exists() else given
 
-    def _last(self) -> RunSettings | None:
-        """The settings that the run was started with, if they are there."""
-        path = self.federation / "run.toml"
-        return RunSettings.of(read_toml(path)) if path.exists() else None
+    def _continued(self, options: Mapping[str, Scalar], place: Mapping[str, Scalar], fresh_one: str) -> RunSettings:
+        """The settings that the run was started with, and what was or is changed since; checked before they are
+        written anywhere."""
+        begun, path = Tail(self.trace).read(), self.federation / "run.toml"
+        last = _last(path) if path.exists() else {}
+        changed = {key: last[key] for key in CHANGEABLE if key in last}
+        chosen = RunSettings.of({**begun.settings, **changed, **options, **place}, strict=False)
+        chosen.check_continues(begun.settings)
+        if begun.ended is not None and chosen.slots <= (slots := int(begun.ended["slot"]) + 1):
+            more = f"--resume --set slots=N with N above {slots} extends it"
+            raise InputError(f"{self.out}: that run has ended ({more}, {fresh_one})")
+        return chosen
+
+
+def _last(path: Path) -> dict[str, Any]:
+    """A run's settings as they were handed to Flower, whether or not they carry our prefix."""
+    values = read_toml(path)
+    return {**values, **values.get("pipecycle", {})}
 
 
 @frozen
@@ -145,6 +160,8 @@ class Outcome:
 
 def run_app(site: Site, settings: RunSettings, options: StartOptions, *, say: Say, show: Show) -> Outcome:
     """Start everything, run the app, watch it, and stop everything, also after an interruption."""
+    overrides = read_app(site.folder).overrides(settings)
+    battery(settings, NodeSettings.of(options.node), time)  # refuses one that does not fit the run's clock
     with as_ctrl_c(), Federation(site.federation, tls=options.tls) as federation:
         link, keys = (" with TLS", " with registered keys") if options.tls else ("", "")
         say(f"SuperLink on 127.0.0.1:{federation.port}{link}, logs in {site.federation / 'logs'}")
@@ -152,7 +169,7 @@ def run_app(site: Site, settings: RunSettings, options: StartOptions, *, say: Sa
         for number in range(settings.clients):
             own = {**options.node, "partition-id": number, "ledger": str(site.ledger(number).absolute())}
             federation.start_node(number, own)
-        federation.submit(site.folder.absolute(), settings.flat())
+        federation.submit(site.folder.absolute(), overrides)
         say(f"{settings.clients} nodes started{keys}, run {federation.run} accepted")
         return _watch(federation, Tail(site.trace, live=True), show)
 
@@ -176,7 +193,8 @@ def _watch(federation: Federation, tail: Tail, show: Show) -> Outcome:
                     raise
             asked = time.monotonic()
             if verdict.startswith("finished"):
+                log = federation.keep_server_log()
                 if not verdict.endswith("completed"):
-                    why = f"{why.rstrip('.') or 'no reason was given'} (see {federation.keep_server_log()})"
+                    why = f"{why.rstrip('.') or 'no reason was given'} (see {log})"
                 return Outcome(verdict, why, tail.read())
         time.sleep(0.5)

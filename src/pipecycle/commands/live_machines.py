@@ -1,0 +1,104 @@
+"""Files that keep a federation running on machines of its own: systemd units or a compose file, and a file per node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipecycle.deploy.local.loopback import SWITCHES, make_folder
+from pipecycle.errors import InputError
+from pipecycle.files import write
+from pipecycle.runs.config import toml
+
+FOLDER = "machines"
+HOME, KEYS, STATE = "/opt/pipecycle", "/etc/pipecycle", "/var/lib/pipecycle"
+LINK = """\
+flower-superlink --host 0.0.0.0 --port {port} --database {state}/superlink.db --enable-supernode-auth \
+--ssl-ca-certfile ca.crt --ssl-certfile server.crt --ssl-keyfile server.key"""
+NODE = "pipecycle deploy node node-{n}.toml --superlink {address} --root ca.crt --key node-{n}"
+
+UNIT = """\
+# {note}
+[Unit]
+Description={about}
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+User=pipecycle
+WorkingDirectory={keys}
+StateDirectory=pipecycle
+Environment={environment}
+ExecStart={home}/bin/{command}
+Restart=always
+RestartSec=5
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+COMPOSE = """\
+# The server: docker compose up -d superlink.  Device 3: NODE=3 docker compose up -d node.
+services:
+  superlink:
+    build: .
+    command: {link}
+    ports: ["{port}:{port}"]
+    environment: {environment}
+    working_dir: {keys}
+    volumes: ["./keys:{keys}:ro", "state:{state}"]
+    restart: always
+  node:
+    build: .
+    command: {node}
+    environment: {environment}
+    working_dir: {keys}
+    volumes: ["./keys:{keys}:ro", "state:{state}"]
+    restart: always
+volumes:
+  state:
+"""
+
+IMAGE = """\
+FROM python:3.11-slim
+RUN pip install --no-cache-dir 'pipecycle[flower]'
+"""
+
+SETTINGS = """\
+# Node {n}: a gauge or data of its own go here too; see docs/deploy.md.
+partition-id = {n}
+ledger = {ledger}
+"""
+
+
+def write_machines(folder: Path, kind: str, address: str, nodes: int) -> list[Path]:
+    """The files for a SuperLink at `address` and its nodes, in a folder of their own within the app's."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise InputError(f"--superlink {address}: needs HOST:PORT, such as fl.example.org:8000")
+    switches = {key: SWITCHES[key] for key in SWITCHES if key.startswith("FLWR_")}
+    environment = {**switches, "FLWR_HOME": f"{STATE}/flower"}
+    link = LINK.format(port=port, state=STATE)
+    texts = {f"node-{n}.toml": SETTINGS.format(n=n, ledger=toml(f"{STATE}/ledger-{n}.json")) for n in range(nodes)}
+    common = {"keys": KEYS, "state": STATE, "home": HOME, "port": port}
+    if kind == "systemd":
+        plain = " ".join(f"{key}={value}" for key, value in environment.items())
+        for name, note, about, command in (
+            ("superlink.service", "On the server.", "pipecycle SuperLink", link),
+            (
+                "node@.service",
+                "On a device: `systemctl enable --now pipecycle-node@3` starts node 3.",
+                "pipecycle node %i",
+                NODE.format(n="%i", address=address),
+            ),
+        ):
+            text = UNIT.format(note=note, about=about, command=command, environment=plain, **common)
+            texts[f"pipecycle-{name}"] = text
+    else:
+        pairs = "{" + ", ".join(f'{key}: "{value}"' for key, value in environment.items()) + "}"
+        node = NODE.format(n="${NODE:-0}", address=address)
+        texts["compose.yaml"] = COMPOSE.format(link=link, node=node, environment=pairs, **common)
+        texts["Dockerfile"] = IMAGE
+    home = make_folder(folder / FOLDER)
+    for name, text in texts.items():
+        write(home / name, text)
+    return [home / name for name in texts]

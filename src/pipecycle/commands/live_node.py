@@ -1,0 +1,106 @@
+"""`pipecycle deploy node`: one SuperNode on this device, started again until the SuperLink lets it in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from attrs import frozen
+
+from pipecycle.deploy.local.loopback import HOST, SWITCHES, free_port, program
+from pipecycle.deploy.node.settings import NodeSettings
+from pipecycle.errors import InputError
+from pipecycle.runs.config import read_toml
+from pipecycle.stopping import as_ctrl_c
+
+NOT_LET_IN = b"Failed to activate SuperNode"
+"""Flower's words (code 2004) for a key that is not registered, and also for a node that it still counts as online."""
+PAUSE = 10.0
+"""Seconds between two starts."""
+GRACE = 10.0
+"""Seconds for a SuperNode to sign off."""
+
+
+@frozen
+class Device:
+    """What a SuperNode is started with."""
+
+    settings: Path
+    superlink: str
+    root: Path | None
+    key: Path | None
+
+    def command(self) -> list[str]:
+        """A new one for every start: the port, for its own processes alone, may have been taken meanwhile."""
+        command = [program("flower-supernode"), "--superlink", self.superlink, "--host", HOST]
+        command += ["--port", str(free_port()), "--node-config", str(self.settings)]
+        if self.root is None:
+            return [*command, "--insecure"]
+        command += ["--root-certificates", str(self.root)]
+        return command if self.key is None else [*command, "--auth-supernode-private-key", str(self.key)]
+
+    def environment(self, node: NodeSettings) -> dict[str, str]:
+        """Ours unless the user says otherwise; Flower's files lie beside the ledger."""
+        home = {"FLWR_HOME": str(Path(node.ledger).parent / "flower")} if node.ledger else {}
+        ours = {key: value for key, value in SWITCHES.items() if key != "NO_PROXY"}
+        path = f"{Path(program('flower-supernode')).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        return {**ours, **home, **os.environ, "PATH": path}
+
+    def check(self) -> NodeSettings:
+        """The node's settings; what is missing or wrong is found here rather than in a log of Flower's."""
+        for path in (self.settings, self.root, self.key):
+            if path is not None and not os.access(path, os.R_OK):
+                raise InputError(f"{path}: cannot be read")
+        if self.settings.suffix != ".toml":
+            raise InputError(f"{self.settings}: needs the name of a .toml file, which is how Flower knows a file")
+        if self.key is not None and self.root is None:
+            raise InputError(f"--key {self.key}: needs --root, since Flower admits keys over TLS alone")
+        return NodeSettings.of(read_toml(self.settings), strict=False)
+
+
+def run_node(device: Device, say: Callable[[str], None]) -> int:
+    """Run the SuperNode until it is stopped; its exit code if it ends for another reason than not being let in."""
+    environment = device.environment(device.check())
+    while True:
+        code, refused = _run(device.command(), environment)
+        if not refused:
+            return code
+        say(
+            f"The SuperLink does not let this node in (code 2004). After a power cut it counts the node as online for "
+            f"up to a minute; if this goes on, the key is not registered. Trying again in {PAUSE:g} s."
+        )
+        time.sleep(PAUSE)
+
+
+def _run(command: list[str], environment: dict[str, str]) -> tuple[int, bool]:
+    """One start: its exit code, and whether it was not let in.  What it prints goes on to our own output."""
+    refused = threading.Event()
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def copy() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if NOT_LET_IN in line:
+                refused.set()
+            os.write(1, line)
+
+    # Not to the end of its output: its SuperExec holds that open, and leaves only when the SuperNode was waited for.
+    reader = threading.Thread(target=copy, daemon=True)
+    reader.start()
+    try:
+        with as_ctrl_c():
+            code = process.wait()
+    except KeyboardInterrupt:
+        process.terminate()
+        try:
+            process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        raise
+    reader.join(1.0)
+    return code, code != 0 and refused.is_set()

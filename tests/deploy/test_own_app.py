@@ -1,0 +1,103 @@
+"""A user's own Flower app, with keys of its own, a counter among its weights and a count of its steps: `deploy up`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+pytest.importorskip("psutil")
+pytestmark = pytest.mark.flower
+
+from safetensors.numpy import load_file  # noqa: E402
+
+from pipecycle.world.energy import UNIT  # noqa: E402
+
+PROJECT = """
+[project]
+name = "mine"
+version = "0.1.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "me"
+fab-include = ["mine.py"]
+
+[tool.flwr.app.components]
+serverapp = "mine:server"
+clientapp = "mine:client"
+
+[tool.flwr.app.config]
+device = "cuda:7"
+partition = "by-street"
+data = "/nowhere"
+"""
+
+APP = """
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from pipecycle.deploy import server_app, with_battery
+
+app = ClientApp()
+
+
+@app.train()
+def train(message, context):
+    assert context.run_config["device"] == "cuda:7"
+    config = message.content["config"]
+    arrays = {name: array.numpy().copy() for name, array in message.content["arrays"].items()}
+    config["steps-done"] = 0
+    if context.node_config["partition-id"] == 1:
+        raise OSError("the camera is unplugged")
+    for _ in range(2):
+        arrays["x"] -= np.float32(config["lr"]) * (arrays["x"] - 1)
+        arrays["seen"] += 1
+        config["steps-done"] += 1
+    answer = {"arrays": ArrayRecord({name: Array(value) for name, value in arrays.items()})}
+    answer["metrics"] = MetricRecord({"num-examples": 8})
+    return Message(RecordDict(answer), reply_to=message)
+
+
+client = with_battery(app)
+server = server_app(initial=lambda: {"x": np.zeros(3, np.float32), "seen": np.zeros((), np.int64)})
+"""
+
+
+def pipecycle(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pipecycle", "deploy", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=400, check=False)
+
+
+def test_it_is_scheduled_as_it_is(tmp_path: Path) -> None:
+    home = tmp_path / "my app"
+    home.mkdir()
+    (home / "pyproject.toml").write_text(PROJECT)
+    (home / "mine.py").write_text(APP)
+    lacking = pipecycle("up", "my app", cwd=tmp_path)
+    assert lacking.returncode == 2
+    assert "`pipecycle deploy init 'my app'` adds them" in lacking.stderr
+    settings = {"clock": "logical", "slack": 0, "session": 4, "slots": 12, "lr": 0.5, "harvest": "always"}
+    options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    options += ["--nodes", "2", "--policy", "fedavg", "--set", "epoch=10"]
+    made = pipecycle("init", "my app", *options, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert 'partition = "by-street"' in (home / "pyproject.toml").read_text()
+    done = pipecycle("up", "my app", "--json", "--set", "evaluate-every=3", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    model = load_file(home / "run" / "model.safetensors")
+    sessions = int(model["seen"]) // 2
+    assert sessions >= 1
+    assert model["seen"].dtype == "int64"
+    books = [json.loads((home / "federation" / "nodes" / str(node) / "ledger.json").read_text()) for node in range(2)]
+    uploads = books[0]["uploads"] // UNIT
+    assert books[0]["training"] == 2 * UNIT * uploads > 0  # two steps of four, as it counted
+    assert books[1]["training"] == books[1]["uploads"] == 0  # it failed before its first step
+    assert "evaluate-every = 3" in (home / "federation" / "run.toml").read_text()
+    log = "".join(path.read_text() for path in (home / "federation" / "logs").iterdir())
+    assert "slot 12 of 12: version" in log

@@ -1,0 +1,75 @@
+"""A device loses power and comes back, started as the systemd unit starts it; `make flower-chaos`, two minutes."""
+
+from __future__ import annotations
+
+import configparser
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+pytest.importorskip("psutil")
+pytestmark = [pytest.mark.flower, pytest.mark.chaos]
+
+from pipecycle.commands.live_machines import STATE, write_machines  # noqa: E402
+from pipecycle.deploy.local.certificates import make_node_key  # noqa: E402
+from pipecycle.deploy.local.federation import Federation  # noqa: E402
+from pipecycle.deploy.local.processes import kill_family  # noqa: E402
+
+from .shared import until  # noqa: E402
+
+
+class Device:
+    """A folder with what a device is given, and the command of its unit."""
+
+    def __init__(self, home: Path, federation: Federation, node: int) -> None:
+        self.home, self.log = home, home / "log"
+        files = write_machines(home, "systemd", f"127.0.0.1:{federation.port}", node + 1)
+        unit = configparser.ConfigParser(interpolation=None)
+        unit.read(next(path for path in files if path.name == "pipecycle-node@.service"))
+        assert unit["Service"]["Restart"] == "always"
+        program, *arguments = shlex.split(unit["Service"]["ExecStart"].replace("%i", str(node)))
+        assert program.endswith("/bin/pipecycle")
+        self.command = [sys.executable, "-m", "pipecycle", *arguments]
+        settings = (home / "machines" / f"node-{node}.toml").read_text().replace(STATE, str(home))
+        (home / f"node-{node}.toml").write_text(settings)
+        key = make_node_key(home, node)
+        federation.flwr("supernode", "register", f"{key}.pub", "pipecycle")
+        shutil.copy(federation.authority.root, home / "ca.crt")
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """The process; those of the device that are left at the end of the test are the federation's to end."""
+        with self.log.open("ab") as log:
+            return subprocess.Popen(self.command, cwd=self.home, stdout=log, stderr=subprocess.STDOUT)
+
+    def printed(self, words: str) -> int:
+        return self.log.read_text(errors="replace").count(words)
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    with Federation(tmp_path / "federation", tls=True) as federation:
+        yield federation
+
+
+def test_a_device_that_lost_power_is_let_in_again(tmp_path: Path, federation: Federation) -> None:
+    device = Device(tmp_path, federation, 0)
+    process = device.start()
+    until(lambda: device.printed("SuperNode ID") == 1, 120, device.log.read_text)
+    kill_family(process.pid)
+    process.wait()
+    process = device.start()
+    until(lambda: device.printed("does not let this node in (code 2004)"), 120, device.log.read_text)
+    until(lambda: device.printed("SuperNode ID") == 2, 180, device.log.read_text)
+    nodes = federation.flwr("supernode", "list", "pipecycle")["nodes"]
+    assert [node["status"] for node in nodes] == ["online"]
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 130
+    nodes = federation.flwr("supernode", "list", "pipecycle")["nodes"]
+    assert [node["status"] for node in nodes] != ["online"]  # it has signed off, so it can start at once
