@@ -127,7 +127,7 @@ def test_figures_show_the_numbers(history: History, comparison: Comparison) -> N
     assert line.get_xdata().tolist() == regular["slot"].tolist()
     assert line.get_ydata().tolist() == pytest.approx(regular["accuracy"].tolist())
     both = comparison.plot()
-    assert [text.get_text() for text in both.legends[0].get_texts()] == ["pipecycle", "fedavg"]
+    assert [text.get_text() for text in both.legends[0].get_texts()] == ["PipeCycle", "FedAvg"]
     png, size = both._repr_png_()  # type: ignore[attr-defined]
     assert png.startswith(b"\x89PNG")
     assert size["width"] == pytest.approx(both.get_figwidth() * 96, abs=1)
@@ -166,7 +166,7 @@ def test_each_writes_a_page(which: str, tmp_path: Path, request: pytest.FixtureR
     thing = request.getfixturevalue(which)
     path = thing.report(tmp_path / "page.html")
     labels = [group["label"] for group in page_data(path)["groups"]]  # type: ignore[attr-defined]
-    assert labels == (["pipecycle", "fedavg"] if which == "comparison" else ["pipecycle"])
+    assert labels == (["PipeCycle", "FedAvg"] if which == "comparison" else ["PipeCycle"])
     assert "in memory" in path.read_text()
     with pytest.raises(InputError, match="needs an accuracy in percent"):
         thing.report(tmp_path / "page.html", target=200)

@@ -13,10 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pipecycle import (
-    showing,
-    starting,  # noqa: F401  # isort: split (Ctrl-C is heard before what follows is imported)
-)
+from pipecycle import showing, starting  # noqa: F401 (Ctrl-C is heard before what follows is imported)
 from pipecycle.errors import ActionError, BusyError, EnergyError, InputError
 from pipecycle.policies.registry import build
 from pipecycle.schedule.plan import plan
