@@ -35,10 +35,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "options",
-    ["", "--model lenet", "--data own.npz --model nets:linear", "--data own.npz --set data.split=split.json"],
+    [
+        "--clients 6",
+        "--clients 6 --model lenet",
+        "--clients 6 --data own.npz --model nets:linear",
+        "--data own.npz --set data.split=split.json",
+    ],
 )
 def test_plan_and_run_give_the_same_schedule(home: Path, options: str) -> None:
-    common = ("flda", "--slots", "80", "--session", "5", "--clients", "6", *options.split(), "--json")
+    common = ("flda", "--slots", "80", "--session", "5", *options.split(), "--json")
     planned, run = (pipecycle(command, *common, cwd=home) for command in ("plan", "run"))
     assert planned.returncode == run.returncode == 0, planned.stderr + run.stderr
     assert json.loads(planned.stdout) == json.loads(run.stdout)["plan"]

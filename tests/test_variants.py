@@ -86,8 +86,8 @@ def test_variants_on_the_command_line(tmp_path: Path) -> None:
     assert sum('name = "fedavg"\nepoch = 60\n' in text and "lr = 0.02\n" in text for text in texts) == 1
     assert sum('name = "my:Policy"\nk = 10\n' in text and "lr = 0.04\n" in text for text in texts) == 1
     page = (tmp_path / "c" / "report.html").read_text()
-    assert "pipecycle groups=2 lr=0.04" in page
-    assert "pipecycle groups=5 lr=0.04" in page
+    assert "PipeCycle groups=2 lr=0.04" in page
+    assert "PipeCycle groups=5 lr=0.04" in page
 
 
 def test_a_setting_for_all_that_have_it() -> None:

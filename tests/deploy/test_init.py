@@ -26,16 +26,16 @@ class Done:
 
 
 @pytest.fixture
-def deploy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+def deploy(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     """The command, within this process."""
     with warnings.catch_warnings():  # the older typer that Flower asks for uses what click is going to remove
         warnings.simplefilter("ignore")
         from pipecycle.commands.cli import main
+        from tests.commands import working_in
 
     def call(*arguments: str, cwd: Path) -> Done:
-        monkeypatch.chdir(cwd)
-        monkeypatch.setattr(sys, "argv", ["pipecycle", "deploy", *arguments])
-        with pytest.raises(SystemExit) as left:
+        with working_in(cwd) as patch, pytest.raises(SystemExit) as left:
+            patch.setattr(sys, "argv", ["pipecycle", "deploy", *arguments])
             main()
         return Done(int(left.value.code or 0), *capsys.readouterr())
 

@@ -37,6 +37,8 @@ class Spec:
             return policy
         if isinstance(policy, str):
             return _parsed(policy)
+        if not hasattr(policy, "decide"):
+            raise InputError(f"policy = {shown(policy)}: needs text, {NEEDS}")
         kind = type(policy)
         ours = next((name for name, known in REGISTRY.items() if known is kind), None)
         return cls(ours or f"{kind.__module__}:{kind.__qualname__}", settings(policy))

@@ -57,7 +57,7 @@ def _lanes(schedule: Schedule, columns: int) -> Text:
         text.append_text(_row(lane_groups, begin, per_column, columns, schedule.slots)).append("\n")
     if len(lanes) > 20:
         text.append(f"            and {len(lanes) - 20} more lanes\n", style="dim")
-    scale = "a column is a slot" if per_column == 1 else f"a column is {per_column} slots"
+    scale = "one per column" if per_column == 1 else f"{per_column} per column"
     text.append(
         f"            slots {begin:,} to {until - 1:,}, {scale}; a letter and a colour are a chain\n", style="dim"
     )
