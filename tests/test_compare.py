@@ -138,6 +138,7 @@ def test_compare_from_python() -> None:
     assert "Comparison(2 schedulers, 2 trials)" in repr(found)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     for arguments in (
         ("plan", "fedavg", "--slots", "2000", "--out", "s.npz"),
@@ -158,6 +159,7 @@ def test_a_configuration_of_another_version_is_one_sentence(tmp_path: Path) -> N
         assert "is a configuration of format 0, this version reads format 1" in done.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_comparing_says_how_to_resume(tmp_path: Path) -> None:
     options = ("--model", "lenet", "--trials", "2", "--out", "c")
     done = ctrl_c("compare", "fedavg", *options, cwd=tmp_path, at="%")  # the bar has a share done: a worker is training

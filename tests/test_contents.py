@@ -103,6 +103,7 @@ def test_a_change_that_cannot_run_keeps_the_old_result(home: Path) -> None:
     assert {path.name: path.read_bytes() for path in (home / "r").iterdir() if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_is_not_resumed_into_another_program(home: Path) -> None:
     options = ("run", "mine:Mine", "--model", "lenet", "--clients", "6", "--slots", "400", "--device", "cpu")
     running = process(*options, "--save-every", "0.05", "--out", "r", cwd=home)
@@ -120,6 +121,7 @@ def test_an_unfinished_run_is_not_resumed_into_another_program(home: Path) -> No
     assert np.loadtxt(home / "r" / "metrics.csv", delimiter=",", skiprows=1, usecols=1)[0] == 0  # at slot 150
 
 
+@pytest.mark.slow
 def test_compare_and_sweep_run_again_and_have_fresh(home: Path) -> None:
     small = ("--clients", "6", "--slots", "120", "--budget", "200", "--device", "cpu", "--workers", "1")
     options = ("compare", "mine:Mine", "fedavg", *small, "--trials", "1", "--out", "c", "--json")

@@ -255,6 +255,7 @@ def test_reports_speak_of_losses_joules_and_hours(tmp_path: Path) -> None:
     assert "Hours" not in plain.head
 
 
+@pytest.mark.slow
 def test_a_fleet_in_every_command(tmp_path: Path) -> None:
     """plan, run, compare and a sweep with the same file, on the same clients."""
     import json

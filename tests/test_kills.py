@@ -159,6 +159,7 @@ class Net(nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_a_failing_run_takes_no_other_down(home: Path) -> None:
     (home / "bad.py").write_text(BAD)
     (home / "sweep.toml").write_text(

@@ -37,6 +37,7 @@ def test_a_program_that_uses_the_library_keeps_its_own_ctrl_c() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_the_bar_says_what_it_does_and_lines_and_report_have_one(tmp_path: Path) -> None:
     done = ctrl_c("compare", "fedavg", *SMALL, "--out", "c", cwd=tmp_path, at="writing the report")
     assert done.stdout.startswith("Comparing 1 scheduler in 1 trial: 6 clients, 200 slots, bernoulli:0.5, 300 units, ")
@@ -61,6 +62,7 @@ def test_lines_now_and_then_where_there_is_no_terminal(
     assert set((said + after).splitlines()) <= {"counting 0 %", "counting 25 %"}
 
 
+@pytest.mark.slow
 def test_a_resumed_sweep_says_from_where(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(
         "[base.world]\nclients = 10\nslots = 600\n[base.train]\nmodel = 'lenet'\n[base.look]\nevery = 30\n"

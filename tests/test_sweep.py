@@ -180,13 +180,13 @@ SMALL = "[base.world]\nclients = 5\nslots = 100\nsession = 5\n[matrix]\npolicy =
 
 def test_one_bad_run_does_not_stop_the_rest(tmp_path: Path) -> None:
     """Whether a model fits its data is known only once the data are there."""
-    (tmp_path / "odd.py").write_text("import torch\ndef model(shape, classes): return torch.nn.Linear(3, classes)\n")
-    (tmp_path / "s.toml").write_text(SMALL + "model = ['odd:model', 'mlp']\n")
+    (tmp_path / "unfit.py").write_text("import torch\ndef model(shape, classes): return torch.nn.Linear(3, classes)\n")
+    (tmp_path / "s.toml").write_text(SMALL + "model = ['unfit:model', 'mlp']\n")
     done = sweep(tmp_path / "a")
     assert done.returncode == 1
     text = " ".join(done.stdout.split())
     assert "1 of 2 runs finished" in text
-    assert "model 'odd:model' on inputs of shape (1, 8, 8)" in text
+    assert "model 'unfit:model' on inputs of shape (1, 8, 8)" in text
 
 
 def test_a_run_that_cannot_begin_refuses_the_whole_file(tmp_path: Path) -> None:
@@ -198,6 +198,7 @@ def test_a_run_that_cannot_begin_refuses_the_whole_file(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_resumes_to_the_same_results(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(
         "[base.world]\nclients = 10\nslots = 150\n[base.train]\nmodel = 'lenet'\n"

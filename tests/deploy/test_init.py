@@ -34,9 +34,8 @@ def deploy(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
         from tests.commands import working_in
 
     def call(*arguments: str, cwd: Path) -> Done:
-        with working_in(cwd) as patch, pytest.raises(SystemExit) as left:
-            patch.setattr(sys, "argv", ["pipecycle", "deploy", *arguments])
-            main()
+        with working_in(cwd), pytest.raises(SystemExit) as left:
+            main(["deploy", *arguments])
         return Done(int(left.value.code or 0), *capsys.readouterr())
 
     return call

@@ -55,6 +55,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_merged_pieces_equal_the_whole(home: Path) -> None:
     whole = figures("--file", "small.toml", "--out", "whole", cwd=home)
     assert whole["runs"] == 20

@@ -86,6 +86,7 @@ def test_what_markdown_names_exists(folder: Path) -> None:
     assert "pipecycle reproduce --file" in text  # the command that made it
 
 
+@pytest.mark.slow
 def test_same_bytes_again_and_no_heavy_import(folder: Path) -> None:
     before = files(folder)
     code = (
@@ -98,6 +99,7 @@ def test_same_bytes_again_and_no_heavy_import(folder: Path) -> None:
     assert done.stdout.strip() == f"{len(before) - 1} []"
 
 
+@pytest.mark.slow
 def test_a_single_run_or_none(make, tmp_path: Path) -> None:
     """Columns and checkpoints may be missing as well."""
     lone = make("mifa", None, 1.0, accuracy=[55])

@@ -208,6 +208,7 @@ def test_coverage_rule_against_planned_schedules() -> None:
             assert {chain.coverage for chain in chains} == {rule}, groups
 
 
+@pytest.mark.slow
 def test_where_groups_straddle_every_chain_meets_everybody() -> None:
     """Cohorts of n_G do not divide N, so random ties mix them; with short groups that takes the paper's horizon."""
     straddling = [groups for groups in range(1, 41) if theory.chain_coverage(100, groups, 20) is None]

@@ -118,6 +118,7 @@ def test_measuring_a_sweep(sweep: Path, tmp_path: Path) -> None:
         assert words in " ".join(text.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lr", "groups", "seen"), [(20.0, 2, "several"), (1e30, 1, "one")])
 def test_a_run_that_did_not_learn(lr: float, groups: int, seen: str, tmp_path: Path) -> None:
     """No model is better than x_0, or there is none but x_0: no bound and no lemma, but everything else."""

@@ -311,6 +311,7 @@ def test_the_record_of_every_policy(name: str) -> None:
     assert sessions.teacher.tolist() == [naive.taught_by.get(session, 0) - 1 for session in range(len(sessions))]
 
 
+@pytest.mark.slow
 def test_all_policies_stacked_together() -> None:
     """Narrow stacks in which sessions of all cases and of another trial are side by side."""
     jobs = [Job(expected(name)[0], learnt(), WATCH) for name in CASES]
