@@ -8,7 +8,8 @@ import pytest
 
 from pipecycle import InputError, Markov, Schedule, build, plan
 from pipecycle.policies import REGISTRY
-from pipecycle.schedule.schedule import Sent, Status, busy_groups
+from pipecycle.schedule.ancestry import busy_groups
+from pipecycle.schedule.schedule import Sent, Status
 from pipecycle.schedule.summary import summarise
 from pipecycle.world.energy import UNIT
 from pipecycle.world.streams import Ints

@@ -6,12 +6,13 @@ import hashlib
 import json
 import os
 import re
+import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, shown
 
 SEAL = "sha256"
 
@@ -105,3 +106,15 @@ def unsealed(data: bytes | str) -> dict[str, Any]:
     if seal is not None and seal != hashlib.sha256(json.dumps(values).encode()).hexdigest():
         raise ValueError("does not fit its seal")
     return values
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file, or one sentence."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({reason(error)})") from None
+    except RecursionError:
+        raise InputError(f"{path}: is not TOML that can be read (too deeply nested)") from None
+    except ValueError as error:  # of TOML, of its encoding, or a number of thousands of digits
+        raise InputError(f"{path}: is not TOML ({shown(error.args[0] if error.args else error, 200)})") from None

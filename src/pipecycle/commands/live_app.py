@@ -16,8 +16,8 @@ from attrs import frozen
 from pipecycle.deploy.local.loopback import make_folder
 from pipecycle.deploy.wire.settings import PREFIX, RunSettings, Scalar
 from pipecycle.errors import InputError
-from pipecycle.files import write
-from pipecycle.runs.config import read_toml, toml
+from pipecycle.files import read_toml, write
+from pipecycle.runs.config import toml
 
 PROJECT = """\
 [build-system]

@@ -14,7 +14,7 @@ from attrs import frozen
 from pipecycle.deploy.local.loopback import HOST, SWITCHES, free_port, program
 from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.errors import InputError
-from pipecycle.runs.config import read_toml
+from pipecycle.files import read_toml
 from pipecycle.stopping import as_ctrl_c
 
 NOT_LET_IN = b"Failed to activate SuperNode"

@@ -19,8 +19,8 @@ from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.server.trace import STATE
 from pipecycle.deploy.wire.settings import CHANGEABLE, RunSettings, Scalar
 from pipecycle.errors import InputError
-from pipecycle.files import write
-from pipecycle.runs.config import read_toml, toml
+from pipecycle.files import read_toml, write
+from pipecycle.runs.config import toml
 from pipecycle.stopping import as_ctrl_c
 
 ASK = 10.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 import typing
 from collections.abc import Mapping
 from numbers import Integral, Real
@@ -21,7 +20,7 @@ from pipecycle.data.catalogue import CATALOGUE
 from pipecycle.data.partition import ALPHA
 from pipecycle.data.scale import SCALES
 from pipecycle.errors import InputError, shown
-from pipecycle.files import reason
+from pipecycle.files import read_toml
 from pipecycle.policies.registry import (
     build,
     check_model,
@@ -287,18 +286,6 @@ def meant(name: str, allowed: Mapping[str, Any]) -> str:
     if fields:
         return f"unknown, did you mean {fields[0]!r}?"
     return nearest(name, {**allowed, **SHORT}) if allowed else f"it has none, and {nearest(name, SHORT)}"
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file, or one sentence."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({reason(error)})") from None
-    except RecursionError:
-        raise InputError(f"{path}: is not TOML that can be read (too deeply nested)") from None
-    except ValueError as error:  # of TOML, of its encoding, or a number of thousands of digits
-        raise InputError(f"{path}: is not TOML ({shown(error.args[0] if error.args else error, 200)})") from None
 
 
 @frozen

@@ -14,9 +14,10 @@ from attrs import field, frozen
 
 from pipecycle.checks import MOST_RUNS
 from pipecycle.errors import InputError, shown
+from pipecycle.files import read_toml
 from pipecycle.policies.registry import build, nearest, parameters, policy_class, settings, stated
 from pipecycle.policies.spec import Spec
-from pipecycle.runs.config import SECTIONS, Config, read_toml, sections, whole_name
+from pipecycle.runs.config import SECTIONS, Config, sections, whole_name
 from pipecycle.runs.planning import planning
 from pipecycle.runs.run import RunFolder
 

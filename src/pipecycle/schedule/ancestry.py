@@ -259,3 +259,18 @@ class Ancestry:
 def mean(values: Ints | Floats) -> float | None:
     """A mean of nothing is None."""
     return float(np.mean(values)) if len(values) else None
+
+
+def busy_groups(group: Ints, start: Ints, end: Ints, slots: int) -> Ints:
+    """How many groups have a member in training, slot by slot."""
+    order = np.lexsort((start, group))
+    group, start, end = group[order], start[order].astype(np.int64), end[order].astype(np.int64)
+    # The latest end so far within the group; offsets keep groups apart in one running maximum.
+    stride = slots + 2
+    rank = np.cumsum(np.diff(group, prepend=group[:1]) != 0)
+    reach = np.maximum.accumulate(end + rank * stride) - rank * stride
+    begins = np.ones(len(group), bool)
+    begins[1:] = (np.diff(rank) > 0) | (start[1:] > reach[:-1] + 1)
+    lasts = np.append(begins[1:], True)[: len(group)]
+    change = np.bincount(start[begins], minlength=slots + 1) - np.bincount(reach[lasts] + 1, minlength=slots + 1)
+    return np.cumsum(change)[:slots]

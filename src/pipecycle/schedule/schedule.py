@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pipecycle.arrays import read_arrays
 from pipecycle.errors import InputError, shown
 from pipecycle.files import write
-from pipecycle.schedule.ancestry import Ancestry
+from pipecycle.schedule.ancestry import Ancestry, busy_groups
 from pipecycle.schedule.verify import verify
 from pipecycle.showing import Shown
 from pipecycle.world.energy import UNIT, units
@@ -393,18 +393,3 @@ def _part(columns: dict[str, Array], part: str) -> dict[str, Array]:
 
 def _equal(mine: Array | None, theirs: Array | None) -> bool:
     return mine is not None and theirs is not None and np.array_equal(mine, theirs)
-
-
-def busy_groups(group: Ints, start: Ints, end: Ints, slots: int) -> Ints:
-    """How many groups have a member in training, slot by slot."""
-    order = np.lexsort((start, group))
-    group, start, end = group[order], start[order].astype(np.int64), end[order].astype(np.int64)
-    # The latest end so far within the group; offsets keep groups apart in one running maximum.
-    stride = slots + 2
-    rank = np.cumsum(np.diff(group, prepend=group[:1]) != 0)
-    reach = np.maximum.accumulate(end + rank * stride) - rank * stride
-    begins = np.ones(len(group), bool)
-    begins[1:] = (np.diff(rank) > 0) | (start[1:] > reach[:-1] + 1)
-    lasts = np.append(begins[1:], True)[: len(group)]
-    change = np.bincount(start[begins], minlength=slots + 1) - np.bincount(reach[lasts] + 1, minlength=slots + 1)
-    return np.cumsum(change)[:slots]
