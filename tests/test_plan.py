@@ -1,4 +1,4 @@
-"""The numbers of ALGORITHMS.md 2, 9.4 and 14: exact where nothing is random, within noise elsewhere."""
+"""Numbers computed by hand and by independent simulators: exact where nothing is random, within noise elsewhere."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_pipeline_structure_when_always_charged(groups: int, lag: int, coverage:
     ("groups", "coverage"), [(1, 100), (2, 100), (4, 50), (10, 20), (14, 10), (20, 10), (21, 5), (40, 5)]
 )
 def test_chain_resonance(groups: int, coverage: int) -> None:
-    """Coverage = N / gcd(C, K) where the group size divides the population (ALGORITHMS.md 14)."""
+    """Coverage = N / gcd(C, K) where the group size divides the population."""
     chains = plan(PipeCycle(groups=groups), 1.0, slots=3000).ancestry.chains
     assert {chain.coverage for chain in chains} == {coverage}
 
@@ -172,7 +172,7 @@ def test_faithful_fedseq(groups: int, rounds: int) -> None:
 
 
 def test_discarding_keeps_chains_deep_under_scarcity() -> None:
-    """Threshold 2 at delta 0.1, G = 10: about 1320 hops over 30,000 slots instead of 996 (ALGORITHMS.md 2)."""
+    """Threshold 2 at delta 0.1, G = 10: about 1320 hops over 30,000 slots instead of 996."""
     kept = plan(PipeCycle(groups=10), 0.1, slots=30_000)
     short = plan(PipeCycle(groups=10, queue_threshold=2), 0.1, slots=30_000)
     assert max(chain.depth for chain in kept.ancestry.chains) == pytest.approx(996, rel=0.02)

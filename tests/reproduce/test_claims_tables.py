@@ -105,7 +105,7 @@ def test_every_claim_about_the_tables_is_tested_here() -> None:
 
 
 def test_where_the_paper_contradicts_its_own_tables() -> None:
-    """ALGORITHMS.md 10.21 and 10.22."""
+    """Sentences of the paper and its printed numbers."""
     verdicts = {claim.table.__name__: claim.own() for claim in CLAIMS if claim.table is not None}
     wrong = {name for name, found in verdicts.items() if found is not None and found.verdict == "does not hold"}
     assert {

@@ -23,7 +23,7 @@ def test_rows_and_columns_add_up(where: str) -> None:
 
 
 def test_cells_that_the_specification_quotes() -> None:
-    """ALGORITHMS.md 9.1."""
+    """Typed a second time, from the paper."""
     quoted = {
         ("fedavg", None): (65.4, 64.8, 61.4, 50.4),
         ("mifa", None): (62.2, 62.7, 60.5, 55.9),

@@ -1,4 +1,4 @@
-"""The numbers of ALGORITHMS.md 11, to their printed digits."""
+"""Numbers of the bounds that were computed independently, to their printed digits."""
 
 from __future__ import annotations
 

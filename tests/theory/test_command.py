@@ -48,7 +48,7 @@ def test_the_table_reads(tmp_path: Path) -> None:
 
 
 def test_the_numbers_of_the_paper() -> None:
-    """Those of ALGORITHMS.md 11, through the command."""
+    """Those of test_bounds, through the command."""
     (study,) = studies("--groups", "1,2,5,10", "--delta", "0.1", "--L", "1")
     rows = {row["groups"]: row for row in study["bounds"]}
     assert study["system"]["d_max"] == 750

@@ -1,4 +1,4 @@
-"""Training once more, deliberately naive: slot by slot, one client at a time, as ALGORITHMS.md writes it.
+"""Training once more, deliberately naive: slot by slot, one client at a time, as the papers write it.
 
 Of a schedule it is told only who starts and who transmits in which slot (`Orders`), and it repeats the draws whose
 outcome is not in there.  What a model is made of follows from each policy's rule as it is written down here, in

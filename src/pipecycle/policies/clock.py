@@ -1,4 +1,4 @@
-"""Epochs and group-rounds of the baselines (ALGORITHMS.md 1.1 and 15; paper L355)."""
+"""Epochs and group-rounds of the baselines (paper, Section VI-B)."""
 
 from __future__ import annotations
 

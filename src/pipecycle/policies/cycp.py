@@ -1,4 +1,4 @@
-"""CyCP + SGD (Cho et al. 2023) with the paper's adjustment (L364-370; ALGORITHMS.md 4).
+"""CyCP + SGD (Cho et al. 2023) with the paper's adjustment (Section VI-B).
 
 Greedy sessions as in FedAvg, but a finished client keeps its update until it is picked for a group-round.  Ours:
 clients passed over at an earlier pick go first.  Updates are added to the current model however old their

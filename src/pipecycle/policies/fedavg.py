@@ -1,4 +1,4 @@
-"""FedAvg made greedy for harvested energy (paper L362; ALGORITHMS.md 3).
+"""FedAvg made greedy for harvested energy (paper, Section VI-B).
 
 Ours: the server adds the mean of what arrived once per epoch; updates are added as displacements however old
 their reference is, without staleness weights.  Where links fail, who could not transmit tries again in the next slot.

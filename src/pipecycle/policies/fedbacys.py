@@ -1,4 +1,4 @@
-"""FedBacys (Jeong and Pappas 2025) and FedBacys-Odd (ALGORITHMS.md 8; the paper gives no adjustment).
+"""FedBacys (Jeong and Pappas 2025) and FedBacys-Odd (the paper gives no adjustment).
 
 At every epoch's start the clients are sorted by battery and cut into groups that take turns; members train just
 before their turn to report.  Ours: highest battery first, entry needs the report's unit as well, and a client's

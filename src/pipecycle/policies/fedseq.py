@@ -1,4 +1,4 @@
-"""FedSeq (Chen et al. 2023) in two readings (ALGORITHMS.md 7; the paper says nothing about its adjustment).
+"""FedSeq (Chen et al. 2023) in two readings (the paper says nothing about its adjustment).
 
 `mode = "paper"` is the reading that explains the paper's tables: PipeCycle's groups, one shared model, and a head
 that uploads as soon as its group is done.  `mode = "chain"` is faithful to Chen et al.: clusters in which one

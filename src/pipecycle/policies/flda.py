@@ -1,4 +1,4 @@
-"""FLDA (Valente da Silva et al. 2025) on MIFA's clock (paper L381-382; ALGORITHMS.md 6).
+"""FLDA (Valente da Silva et al. 2025) on MIFA's clock (paper, Section VI-B).
 
 Sessions alternate between learning (the update is uploaded whole) and distillation (only a table of mean logits
 per label is, at a small fraction of the energy).  Ours: every client alternates on its own, even clients

@@ -1,4 +1,4 @@
-"""Every client for itself: the line that working together has to beat (paper L329).
+"""Every client for itself: the line that working together has to beat (paper, Section VI-A).
 
 The server keeps serving the initial model: the mean over the clients' own models (`look.clients_every`) is what tells
 how well they do.  Links do not matter to it; a client whose session fails begins again from the model it had.

@@ -1,4 +1,4 @@
-"""MIFA (Gu et al. 2021) with the paper's clock (L373-378; ALGORITHMS.md 5).
+"""MIFA (Gu et al. 2021) with the paper's clock (Section VI-B).
 
 The server remembers the last update of every client and moves by the mean over all of them, heard from in this
 epoch or not.  Ours: memories start at zero rather than waiting for everybody, and are kept although the paper's

@@ -1,4 +1,4 @@
-"""PipeCycle: pipelined groups that relay their models (paper, Section IV and Algorithm 1; ALGORITHMS.md 2).
+"""PipeCycle: pipelined groups that relay their models (paper, Section IV and Algorithm 1).
 
 Ours where the paper is silent or contradicts itself: the formation interval is ceil(session / groups); a slot
 with nobody eligible does nothing at all; the group's model is its reference plus the mean update (the text's

@@ -1,4 +1,4 @@
-"""Group formation of PipeCycle, shared with FedSeq's paper mode (paper L165-173)."""
+"""Group formation of PipeCycle, shared with FedSeq's paper mode (paper, Section IV-A)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def group_cap(clients: int, groups: int) -> int:
 
 
 class Rotation:
-    """Longest-idle-first: idleness counts from the last *joining* (L173), those who never joined come first, ties
-    are broken at random.  With `spread`, the group is drawn from twice as many of the longest idle (ours, against
-    chain resonance, ALGORITHMS.md 14).
+    """Longest-idle-first: idleness counts from the last *joining* (Section IV-A), those who never joined come first,
+    ties are broken at random.  With `spread`, the group is drawn from twice as many of the longest idle (ours, against
+    chain resonance, docs/schedulers/pipecycle.md).
 
     The clients wait in line in the order of joining, so that only the head of the line is looked at."""
 

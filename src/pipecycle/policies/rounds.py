@@ -1,4 +1,4 @@
-"""Synchronous rounds on MIFA's clock (paper L373-378), for schedulers that differ in who trains and how it is added up.
+"""Synchronous rounds on MIFA's clock (Section VI-B), for schedulers that differ in who trains and how updates add up.
 
 Clients start in slot S - B - 1 of an epoch, from the model that the server serves; they report in its last slot, and
 the server takes its step at the end of that slot.  A client that cannot pay for its report keeps the update, tries

@@ -1,4 +1,4 @@
-"""A schedule in figures: what `--json` prints and what people read (definitions: ALGORITHMS.md 15)."""
+"""A schedule in figures: what `--json` prints and what people read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's bounds, its optimal G, and when they say anything (paper, Section V and Appendix; ALGORITHMS.md 10, 11).
+"""The paper's bounds, its optimal G, and when they say anything (paper, Section V and Appendix).
 
 Symbols are the paper's: B session length, G concurrent groups, gamma learning rate, L smoothness, d longest chain.
 Where the print is inconsistent there are two readings: `as_printed`, and `consistent`, which keeps every copy of a

@@ -168,7 +168,7 @@ def client_gradients(objective: Objective, x: Tensor) -> tuple[Floats, Tensor]:
 def heterogeneity(gradients: Tensor, member: Floats) -> tuple[Floats, Floats]:
     """||grad f_i - group mean|| for every member of every group, and ||group mean - grad f|| for every group.
 
-    `member` has a row per group with 1 for its members.  Group means, not the printed sums (ALGORITHMS.md 10.24)."""
+    `member` has a row per group with 1 for its members.  Group means, not the printed sums (docs/theory.md)."""
     wide = gradients.double()
     wide = wide - wide.mean(0)  # all differences are the same, and less is cancelled below
     gram = (wide @ wide.T).cpu().numpy()

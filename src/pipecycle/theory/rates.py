@@ -1,4 +1,4 @@
-"""How often groups aggregate, and whom a chain meets (ALGORITHMS.md 11 and 14)."""
+"""How often groups aggregate, and whom a chain meets (docs/theory.md)."""
 
 from __future__ import annotations
 

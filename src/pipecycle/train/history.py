@@ -141,7 +141,7 @@ def saturated(accuracies: Sequence[float], slot: int, horizon: int, rule: EarlyS
     """The paper's rule about the regular checkpoints up to `slot`: less than one percentage point between ten in a row.
 
     Armed late, it waits until 15 % accuracy or a fifth of the horizon, so that the chance level at the start does not
-    count (ALGORITHMS.md 1.8)."""
+    count."""
     last = accuracies[-10:]
     if rule == "off" or len(last) < 10 or max(last) - min(last) > 1.0 - 1e-9:  # 65.3 - 64.3 is 0.99999...
         return False

@@ -1,4 +1,4 @@
-"""FLDA's teachers: mean logits per label, each client's own share taken out (ALGORITHMS.md 6)."""
+"""FLDA's teachers: mean logits per label, each client's own share taken out."""
 
 from __future__ import annotations
 
