@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.flower
 import pipecycle  # noqa: E402
 from pipecycle.commands.live_app import write_app  # noqa: E402
 from pipecycle.deploy import RunSettings  # noqa: E402
+from pipecycle.deploy.local import certificates  # noqa: E402
 from pipecycle.deploy.local.certificates import make_authority  # noqa: E402
 from pipecycle.deploy.local.federation import Federation  # noqa: E402
 from pipecycle.deploy.local.progress import Tail  # noqa: E402
@@ -91,3 +93,13 @@ def test_a_node_is_let_in_as_soon_as_it_is_upgraded(upgraded: dict[str, Any]) ->
     progress = upgraded["progress"]
     assert [device.tally["roll-call"] for device in progress.devices.values()] == [1, 1]
     assert set(progress.strangers) == {"lost", "refused"}
+
+
+def test_certificates_of_this_machine_alone_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SuperLink counts as started when it answers a client that trusts its certificate."""
+    monkeypatch.setattr(certificates, "VALID", timedelta(minutes=-30))
+    expired = make_authority(tmp_path / "keys")
+    monkeypatch.undo()
+    assert not expired.lasts
+    with Federation(tmp_path, tls=True) as federation:
+        assert federation.authority.lasts

@@ -53,8 +53,9 @@ class Keys:
         files, lines = ([], []) if made and not renew else self._sign(hosts)
         files += [make_node_key(folder, node) for node in added]
         if added:
+            more = f" and {len(added) - 3} more" if added[3:] else ""
             lines += [
-                f"New in {folder}: {', '.join(f'node-{node}' for node in added[:3])}{', ...' if added[3:] else ''}.",
+                f"New in {folder}: {', '.join(f'node-{node}' for node in added[:3])}{more}.",
                 "Node N needs ca.crt and node-N, and `flwr supernode register node-N.pub NAME` admits it.",
             ]
         return files, [*lines, f"Secrets: node-N, server.key and {self.kept}, which belongs on no device or server."]
