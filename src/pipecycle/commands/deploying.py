@@ -315,7 +315,7 @@ def keys(
             min=0,
             max=MOST_NODES,
             metavar="N",
-            help="Keys for so many nodes; existing ones stay. \\[default: 4 at first]",
+            help="Keys for this many nodes; existing ones stay. \\[default: 4 at first]",
         ),
     ] = None,
     renew: Annotated[

@@ -49,7 +49,7 @@ class Keys:
         wanted = range(nodes if nodes is not None else 0 if made else FIRST)
         added = [node for node in wanted if not (folder / f"node-{node}.pub").exists()]
         if made and not renew and not added:
-            raise InputError(f"--nodes {nodes}: {folder} has keys for so many nodes already, so nothing is written")
+            raise InputError(f"--nodes {nodes}: {folder} has keys for this many nodes already, so nothing is written")
         files, lines = ([], []) if made and not renew else self._sign(hosts)
         files += [make_node_key(folder, node) for node in added]
         if added:
