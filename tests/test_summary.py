@@ -9,7 +9,8 @@ from pipecycle import Bernoulli, World, plan
 from pipecycle.policies import FedAvg, PipeCycle
 from pipecycle.schedule.picture import pipeline
 from pipecycle.schedule.schedule import Status
-from pipecycle.schedule.summary import number, sentences, summarise, warnings
+from pipecycle.schedule.summary import sentences, summarise, warnings
+from pipecycle.words import number
 
 
 def relay() -> dict[str, object]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipecycle.report.tables import TextTable
-from pipecycle.schedule.summary import number
+from pipecycle.words import number
 from pipecycle_paper import paper
 from pipecycle_paper.claims import Claim
 from pipecycle_paper.grid import LEARNT, Grid

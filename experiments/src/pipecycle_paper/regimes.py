@@ -16,7 +16,7 @@ from pipecycle.report.markup import markdown
 from pipecycle.report.tables import TextTable
 from pipecycle.runs.config import Config
 from pipecycle.runs.parquet import Results, code, load
-from pipecycle.schedule.summary import number
+from pipecycle.words import number
 from pipecycle_paper import paper, selection
 from pipecycle_paper.grid import Cell, cells_of, key_of_config
 from pipecycle_paper.tables import MISSING, signed
@@ -162,8 +162,8 @@ def write_regimes(out: Path, console: Console) -> list[Path]:
     path = out / "regimes.md"
     text = ["# Which training regime was the paper's", ABOUT, RULE, verdict(known), code(results.sources)]
     write(path, "\n\n".join([*text, markdown(tables)]))
-    console.print(markdown(tables[:1]), highlight=False, markup=False, soft_wrap=True)
-    console.print(verdict(known), highlight=False, markup=False, soft_wrap=True)
+    console.print(markdown(tables[:1]), soft_wrap=True)
+    console.print(verdict(known), soft_wrap=True)
     return [path]
 
 

@@ -120,7 +120,7 @@ def theory(
             console.rule()
         show(study, console)
     if figure is not None:
-        console.print(f"Figure: {figure}", highlight=False, soft_wrap=True)
+        console.print(f"Figure: {figure}", soft_wrap=True)
 
 
 def _draw_steps(results: Path, figure: Path, kind: str) -> None:
@@ -130,7 +130,7 @@ def _draw_steps(results: Path, figure: Path, kind: str) -> None:
     curves = read(results)
     with figure_style():
         write(figure, save(draw(curves), kind))
-    screen().print(f"Figure: {figure}", highlight=False, soft_wrap=True)
+    screen().print(f"Figure: {figure}", soft_wrap=True)
 
 
 def _plans(config: Config, groups: list[int], bar: Progress) -> tuple[Planned, ...]:

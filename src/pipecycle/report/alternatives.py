@@ -7,7 +7,8 @@ from typing import Any
 
 from pipecycle.report.tables import Summary, to_target
 from pipecycle.runs.records import Group
-from pipecycle.schedule.summary import PURPOSES, number
+from pipecycle.schedule.summary import PURPOSES
+from pipecycle.words import number
 
 
 def alternatives(groups: Sequence[Group], rows: Sequence[Summary], data: dict[str, Any]) -> dict[str, str]:

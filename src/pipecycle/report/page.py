@@ -22,7 +22,7 @@ from pipecycle.report.styles import proper
 from pipecycle.report.tables import TextTable, default_target, named, summary_rows, tables
 from pipecycle.runs.config import SECTIONS
 from pipecycle.runs.records import Group
-from pipecycle.schedule.summary import number
+from pipecycle.words import number
 
 
 def page(

@@ -21,8 +21,9 @@ from pipecycle.runs.comparison import Comparison
 from pipecycle.runs.records import Group
 from pipecycle.schedule.picture import pipeline
 from pipecycle.schedule.schedule import Schedule
-from pipecycle.schedule.summary import number, sentences, summarise, warnings
+from pipecycle.schedule.summary import sentences, summarise, warnings
 from pipecycle.train.history import History
+from pipecycle.words import number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

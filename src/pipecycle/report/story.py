@@ -8,7 +8,8 @@ from typing import Any
 from pipecycle.report.tables import Summary, always, best_of, rivals
 from pipecycle.results import Difference, paired
 from pipecycle.runs.records import Group
-from pipecycle.schedule.summary import number, warnings
+from pipecycle.schedule.summary import warnings
+from pipecycle.words import number
 
 
 def compared(groups: Sequence[Group]) -> str:

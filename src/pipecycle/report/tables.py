@@ -14,7 +14,8 @@ from pipecycle.errors import InputError
 from pipecycle.report.styles import proper
 from pipecycle.results import Value, paired
 from pipecycle.runs.records import Group, Record
-from pipecycle.schedule.summary import joules, number
+from pipecycle.schedule.summary import joules
+from pipecycle.words import number
 
 Summary = dict[str, Any]
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from pipecycle.screen import lead
 from pipecycle.theory import bounds, rates
@@ -36,12 +35,12 @@ def show(study: Study, console: Console) -> None:
         f": {system.clients:,} clients, sessions of B = {system.B} slots, lr {system.gamma:g}, {system.slots:,} slots, "
         f"delta = {number(system.delta)}" + (f"; d_max = {system.d_max:,}" if study.about else "")
     )
-    say(console, lead(study.config.policy, about))
+    console.print(lead(study.config.policy, about))
     if study.measured:
         data = study.config.data
         kind = "IID" if data.alpha is None else f"Dirichlet({data.alpha:g})"
         kind = f"split by {data.split}" if data.split else kind
-        say(console, f"Measured on {data.name} with {study.config.train.model}, {kind}.")
+        console.print(f"Measured on {data.name} with {study.config.train.model}, {kind}.")
     if study.measured:
         _measured(study, console)
     if study.plans:
@@ -52,7 +51,7 @@ def show(study: Study, console: Console) -> None:
     advice = study.advice
     if advice is not None:
         what = "No recommendation." if advice.groups is None else f"Recommended: G = {advice.groups}."
-        say(console, lead(what, f" {advice.reason}"))
+        console.print(lead(what, f" {advice.reason}"))
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -66,10 +65,6 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 or value == round(value) else f"{value:.{digits}g}"
 
 
-def say(console: Console, text: str | Text) -> None:
-    console.print(text, highlight=False)
-
-
 def _table(console: Console, title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], left: str = "") -> None:
     """`left` names the columns that are words."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
@@ -78,8 +73,8 @@ def _table(console: Console, title: str, heads: Sequence[str], rows: Iterable[Se
         table.add_column(head, justify="left" if words else "right")
     for row in rows:
         table.add_row(*row)
-    say(console, lead(f"\n{title}", ""))
-    console.print(table, highlight=False)
+    console.print(lead(f"\n{title}", ""))
+    console.print(table)
 
 
 def _bounds(study: Study, console: Console) -> None:
@@ -106,21 +101,20 @@ def _bounds(study: Study, console: Console) -> None:
         rows,
     )
     if known.f0_gap == 0:
-        say(console, f"There is no bound: {bounds.UNLEARNT}.")
+        console.print(f"There is no bound: {bounds.UNLEARNT}.")
         return
     star = bounds.optimal_groups(system, known.L)
     trivial = bounds.smoothness_alone(known)
-    say(
-        console,
+    console.print(
         f"Smoothness alone gives 2 L (f(x_0) - f*) = {number(trivial)}. 'ratio at least' is the smallest that bound / "
         "this can be, at any lr and any L; above 1 the theorem adds nothing.",
     )
     useful = [plan.groups for plan in study.plans if study.bound_row(plan)["as_printed"]["value"] < trivial]
     says = f"says something at G = {', '.join(map(str, useful))}" if useful else "says nothing at any of these G"
     derived = "is derived from this bound and says no more than it does"
-    say(console, f"So the bound {says}. The paper's G* = {number(star, 7)} {derived}.")
+    console.print(f"So the bound {says}. The paper's G* = {number(star, 7)} {derived}.")
     if study.config.policy != "pipecycle":
-        say(console, "It is a bound for pipecycle; servers that mix models or add to them are outside its proof.")
+        console.print("It is a bound for pipecycle; servers that mix models or add to them are outside its proof.")
 
 
 def _events(study: Study, console: Console) -> None:
@@ -157,8 +151,7 @@ def _chains(study: Study, console: Console) -> None:
         )
     heads = ("G", "depth", "rounds", "lag", "stale", "stable to", "rule", "a chain meets", "served")
     _table(console, "Models: planned, nothing trained", heads, rows)
-    say(
-        console,
+    console.print(
         "rounds: full group updates in the published model. stale: mean lag of updates added to a newer model than "
         "they started from. stable to: largest stable curvature at that lag. rule: N / gcd(ceil(B / R), N / n_G) "
         "clients at saturation. served: share of sessions in the published model.",
@@ -233,8 +226,7 @@ def _lemmas(subject: Sequence[Measured], console: Console) -> None:
         rows,
         left="run",
     )
-    say(
-        console,
+    console.print(
         "Lemma 2: as printed in the paper. all copies: with every copy of Gamma^2. counted: with the actual number of "
         "updates from other chains instead of d_max (G - 1). All use the measured models; others may allow more. "
         "grad^2: squared gradient norm of f, smallest at any measured x, and at the last z.",
