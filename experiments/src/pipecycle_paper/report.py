@@ -8,16 +8,13 @@ import html
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from string import Template
 
 from attrs import frozen
 
-from pipecycle import __version__
-from pipecycle.errors import InputError
-from pipecycle.files import reason, write
+from pipecycle.files import using, write
 from pipecycle.report.figures import figure_style, save
 from pipecycle.report.markup import html_table, latex, markdown
-from pipecycle.report.page import asset
+from pipecycle.report.page import asset, document
 from pipecycle.report.tables import TextTable
 from pipecycle.runs.parquet import code, load
 from pipecycle_paper import prose
@@ -93,10 +90,8 @@ def write_report(out: Path) -> list[Path]:
     made = []
     for name, data in files.items():
         path = out / name
-        try:
+        with using(path.parent, "written"):
             path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{path.parent}: cannot be written ({reason(error)})") from None
         write(path, data)
         made.append(path)
     return made
@@ -278,9 +273,9 @@ def _page(
         "links": "".join(links),
         "sections": "".join(body),
         "css": asset("page.css") + asset("paper.css", __package__),
-        "version": __version__,
+        "policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
     }
-    return Template(asset("paper.html", __package__)).substitute(facts)
+    return document(asset("paper.html", __package__), facts)
 
 
 def _whole(text: str) -> str:

@@ -36,9 +36,9 @@ from pipecycle.commands.shared import (
 from pipecycle.files import writable
 from pipecycle.policies.registry import ELSEWHERE, policy_class
 from pipecycle.policies.settings import described
+from pipecycle.report.picture import picture
 from pipecycle.runs.config import Config
 from pipecycle.runs.planning import model_of, priced_by_model
-from pipecycle.schedule.picture import pipeline
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.summary import flattened, sentences, summarise, warnings
 from pipecycle.screen import lead, screen
@@ -167,7 +167,7 @@ def _print(schedule: Schedule, as_json: bool, budget: float | None = None) -> No
     console = screen()
     given = ", ".join(f"{key} {value}" for key, value in schedule.meta["settings"].items() if value is not None)
     console.print(lead(schedule.policy, f" ({given})"))
-    console.print(pipeline(schedule, min(console.width, 140)))
+    console.print(picture(schedule, min(console.width, 140)))
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in sentences(figures).items():
         table.add_row(lead(name, ""), value)

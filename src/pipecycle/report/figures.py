@@ -16,7 +16,7 @@ from pipecycle.report.battery import levels
 from pipecycle.report.holdings import class_accuracy
 from pipecycle.report.lanes import letter, pipeline
 from pipecycle.report.mixing import mixing
-from pipecycle.report.payload import coverage, differences, lag, participation
+from pipecycle.report.payload import common_budget, coverage, differences, lag, participation
 from pipecycle.report.styles import CHAINS, Style, styles_of
 from pipecycle.report.tables import Summary, always, default_target, named, summary_rows
 from pipecycle.results import Axis, mean_curve
@@ -127,8 +127,7 @@ class _Figures:
         for name, value in self.references.items():
             pane.axhline(value, color="#666666", linewidth=0.7, linestyle=":")
             pane.annotate(name, (0.01, value), xycoords=("axes fraction", "data"), fontsize=6, va="bottom")
-        budgets = {group.facts.get("world.budget") for group in self.groups}
-        if axis == "energy" and len(budgets) == 1 and (budget := budgets.pop()) is not None:
+        if axis == "energy" and (budget := common_budget(self.groups)) is not None:
             pane.axvline(budget, color="#666666", linewidth=0.7, linestyle=":")
         pane.set_xlabel("slots" if axis == "slot" else "energy spent by the fleet (units)")
         pane.set_xlim(left=0)
@@ -157,7 +156,7 @@ class _Figures:
     def classes(self) -> Figure:
         from matplotlib.figure import Figure
 
-        known = [(group.label, found) for group in self.groups if (found := class_accuracy(group)) is not None]
+        known = [(group.label, row) for group in self.groups if (row := class_accuracy(group)) is not None]
         values = np.array([row for _, row in known])
         figure = Figure(figsize=(DOUBLE, 0.6 + 0.24 * len(known)))
         pane = figure.subplots()

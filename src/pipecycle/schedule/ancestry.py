@@ -5,6 +5,7 @@ An *event* is an aggregation, numbered from 1 in the order of making; the initia
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -256,7 +257,7 @@ class Ancestry:
         return int(seen.sum())
 
 
-def mean(values: Ints | Floats) -> float | None:
+def mean(values: Ints | Floats | Sequence[float]) -> float | None:
     """A mean of nothing is None."""
     return float(np.mean(values)) if len(values) else None
 
