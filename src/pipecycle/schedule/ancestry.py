@@ -80,7 +80,7 @@ class Ancestry:
     @cached_property
     def _maker(self) -> Ints:
         """The version that each update term belongs to."""
-        return np.repeat(np.arange(len(self._versions)), np.diff(self._versions.update_at))
+        return owners(self._versions.update_at)
 
     @cached_property
     def event_of_session(self) -> Ints:
@@ -255,6 +255,11 @@ class Ancestry:
         seen = np.zeros(self._clients, bool)
         seen[self._sessions.client[self._versions.update[reached[self._maker] > 0]]] = True
         return int(seen.sum())
+
+
+def owners(at: Ints) -> Ints:
+    """The row that each term belongs to, where row k has the terms at[k] to at[k + 1] - 1."""
+    return np.repeat(np.arange(len(at) - 1), np.diff(at))
 
 
 def mean(values: Ints | Floats | Sequence[float]) -> float | None:

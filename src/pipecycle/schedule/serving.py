@@ -10,6 +10,7 @@ import attrs
 import numpy as np
 
 from pipecycle.errors import InputError
+from pipecycle.schedule.ancestry import owners
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.world.lineage import Kind
 from pipecycle.world.streams import Ints
@@ -59,7 +60,7 @@ def live_chains(schedule: Schedule, slot: int) -> list[int]:
     candidates.update(references[versions.kind[references] != Kind.LOCAL].tolist())
     waiting = np.isin(versions.kind, (Kind.AGGREGATION, Kind.HANDOVER)) & ~versions.discarded & (versions.made <= last)
     waiting[published.version[:out]] = False
-    makers = np.repeat(np.arange(len(versions)), np.diff(versions.base_at))
+    makers = owners(versions.base_at)
     waiting[versions.base[versions.made[makers] <= last]] = False
     candidates.update(np.flatnonzero(waiting).tolist())
     inherited = np.zeros(len(versions), np.uint8)
