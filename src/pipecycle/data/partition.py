@@ -57,6 +57,15 @@ def dirichlet(
     return _split(pools[_ranges(begins.ravel(), counts.ravel())].reshape(clients, samples), task, trial, held, notes)
 
 
+def drawn(
+    task: Task, clients: int, samples: int | None, alpha: float | None, trial: int = 0, validation: int = 0
+) -> Split:
+    """`iid` without an alpha, `dirichlet` with one."""
+    if alpha is None:
+        return iid(task, clients, samples, trial, validation)
+    return dirichlet(task, clients, samples, alpha, trial, validation)
+
+
 def _fill(logs: Floats, words: Words, stock: Ints) -> tuple[Ints, tuple[str, ...]]:
     """How many of each class every client takes.
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from attrs import evolve
 
-from pipecycle.data import CATALOGUE, Split, Task, dirichlet, iid, load, load_split
+from pipecycle.data import CATALOGUE, Split, Task, drawn, load, load_split
 from pipecycle.policies.registry import build, parameters, policy_class
 from pipecycle.runs.config import Config
 from pipecycle.runs.contents import digest
@@ -64,10 +64,7 @@ def shares_of(config: Config) -> Split:
     task, world, data = task_of(config), config.world, config.data
     sizes = None if world.fleet is None else load_fleet(world.fleet).samples(world.clients)
     samples, held = data.samples if sizes is None else int(sizes.max()), data.validation or 0
-    if data.alpha is None:
-        split = iid(task, world.clients, samples, world.trial, held)
-    else:
-        split = dirichlet(task, world.clients, samples, data.alpha, world.trial, held)
+    split = drawn(task, world.clients, samples, data.alpha, world.trial, held)
     return split if sizes is None else split.trimmed(sizes, world.trial)
 
 

@@ -19,9 +19,8 @@ from pipecycle.world.streams import Ints
 def served(instance: object, attribute: Any, value: Any) -> None:
     """Validates a way of serving: none, chains or mean:K."""
     if value is not None and value != "chains" and not _last(value):
-        raise InputError(
-            f"{attribute.name} = {value}: needs chains, or mean:K with K the models to average, such as mean:5"
-        )
+        needs = "needs chains, or mean:K with K the models to average, such as mean:5"
+        raise InputError(f"{attribute.name} = {value}: {needs}")
 
 
 def _last(way: Any) -> int:
@@ -63,13 +62,7 @@ def live_chains(schedule: Schedule, slot: int) -> list[int]:
     makers = owners(versions.base_at)
     waiting[versions.base[versions.made[makers] <= last]] = False
     candidates.update(np.flatnonzero(waiting).tolist())
-    inherited = np.zeros(len(versions), np.uint8)
-    tips = []
-    for version in sorted(candidates, reverse=True):
-        if not inherited[version]:
-            inherited |= schedule.ancestry.ancestors(version)
-            tips.append(version)
-    return tips[::-1]
+    return schedule.ancestry.tips(candidates)
 
 
 def means(schedule: Schedule, slots: Sequence[int], groups: Sequence[list[int]]) -> tuple[Schedule, list[int]]:
