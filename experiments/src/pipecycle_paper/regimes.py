@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from attrs import field, frozen
+from attrs import frozen
 
 from pipecycle.files import write
 from pipecycle.report.markup import markdown
@@ -44,7 +44,7 @@ class Candidate:
     cells: Mapping[tuple[str, int | None, float], Cell]
     wanted: int
     """Cells that it should have."""
-    pace: float | None = field(default=None)
+    pace: float | None = None
     """Client-steps per second, where a command trained this candidate alone."""
 
     @cached_property
@@ -87,12 +87,9 @@ def choose(candidates: Sequence[Candidate]) -> Candidate | None:
         return None
     least = min(candidate.rms for candidate in whole)
     near = [candidate for candidate in whole if candidate.rms <= least + NEAR]
-    timed = all(candidate.pace is not None for candidate in near)
-    return (
-        max(near, key=lambda candidate: (candidate.pace or 0.0, -candidate.rms))
-        if timed
-        else min(near, key=lambda candidate: candidate.rms)
-    )
+    if all(candidate.pace is not None for candidate in near):
+        return max(near, key=lambda candidate: (candidate.pace or 0.0, -candidate.rms))
+    return min(near, key=lambda candidate: candidate.rms)
 
 
 def summary(candidates: Sequence[Candidate]) -> TextTable:
@@ -129,25 +126,16 @@ def accuracies(candidates: Sequence[Candidate]) -> TextTable:
             for candidate in candidates
         ]
         body.append(tuple(line))
-    return TextTable(
-        "Accuracy (%) at the budget, by candidate",
-        ("Cell", "paper", *(candidate.name for candidate in candidates)),
-        tuple(body),
-    )
+    head = ("Cell", "paper", *(candidate.name for candidate in candidates))
+    return TextTable("Accuracy (%) at the budget, by candidate", head, tuple(body))
 
 
 def verdict(candidates: Sequence[Candidate]) -> str:
     """Which candidate is taken, in a sentence."""
-    taken, best = (
-        choose(candidates),
-        min(
-            (candidate for candidate in candidates if candidate.complete),
-            key=lambda candidate: candidate.rms,
-            default=None,
-        ),
-    )
-    if taken is None or best is None:
+    taken = choose(candidates)
+    if taken is None:
         return "No candidate is complete yet: none is taken."
+    best = min((candidate for candidate in candidates if candidate.complete), key=lambda candidate: candidate.rms)
     said = f"Taken: {taken.name}, {taken.rms:.1f} points from the paper (root mean square over {taken.wanted} cells)"
     if taken is best:
         return f"{said}."

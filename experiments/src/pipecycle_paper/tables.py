@@ -12,6 +12,7 @@ from pipecycle.results import Difference, Value, gaps, paired
 from pipecycle.runs.config import Config
 from pipecycle.runs.sweep import flat
 from pipecycle.theory import chain_coverage
+from pipecycle.words import plural
 from pipecycle_paper import paper, selection
 from pipecycle_paper.grid import LEARNT, Cell, Grid, Kind, key_of_config
 
@@ -57,7 +58,7 @@ def trials(grid: Grid) -> str:
     fewest, most = grid.trials
     if not most:
         return "no trial yet"
-    return f"{most} trial{'s' * (most > 1)}" if fewest == most else f"{fewest} to {most} trials"
+    return plural(most, "trial") if fewest == most else f"{fewest} to {most} trials"
 
 
 def _spread(grid: Grid) -> str:
@@ -115,11 +116,15 @@ def _to_target(grid: Grid, where: str) -> TextTable:
             out.append(counted(text, count, len(cell)) if count else "never")
         return tuple(out)
 
-    head = ["Scheduler"]
-    for delta in paper.DELTAS:
-        head += [f"δ = {delta:g}: {TARGETS[0]:g} %", *(f"{target:g} %" for target in TARGETS[1:])]
+    head = ["Scheduler", *target_heads()]
     title = f"Energy to reach an accuracy, {CAPTIONS[where]}: thousand units, mean over {trials(grid)}"
     return TextTable(title, tuple(head), tuple(map(tuple, _cells(grid, where, text, len(TARGETS)))))
+
+
+def target_heads() -> list[str]:
+    """A column for each target, at each charging probability."""
+    rest = [f"{target:g} %" for target in TARGETS[1:]]
+    return [head for delta in paper.DELTAS for head in (f"δ = {delta:g}: {TARGETS[0]:g} %", *rest)]
 
 
 def _coverage(grid: Grid, where: str) -> TextTable:
@@ -167,15 +172,8 @@ def fell_apart(grid: Grid) -> TextTable:
                     "never" if stop is None else f"{run.accuracy[stop]:.1f} at {run.slot[stop]:,.0f}",
                 )
             )
-    head = (
-        "Run",
-        "best (%)",
-        "last (%)",
-        "at slot",
-        "no model at",
-        "thousand units by then",
-        "early stopping, late (%)",
-    )
+    figures = ("best (%)", "last (%)", "at slot", "no model at", "thousand units by then", "early stopping, late (%)")
+    head = ("Run", *figures)
     return TextTable(f"Runs that passed {LEARNT:g} % and diverged later", head, tuple(body))
 
 
@@ -213,7 +211,7 @@ def precision(grid: Grid) -> TextTable:
         cell = grid.cells.get(key)
         if cell is None or not any(key in grid.precisions[name] for name in names):
             continue
-        line = [f"{paper.label(policy, groups)}, {paper.DISTRIBUTIONS[where]}, δ = {delta:g}", _counted(cell)]
+        line = [f"{paper.label(policy, groups)}, {paper.column(where, delta)}", _counted(cell)]
         for name in names:
             other = grid.precisions[name].get(key)
             some = [] if other is None else gaps(cell.by_trial(), other.by_trial())
@@ -249,8 +247,8 @@ def sensitivity(grid: Grid, name: str) -> TextTable:
             cell = grid.cells.get(key)
             text = MISSING if cell is None else f"{_counted(cell)} [the cell]"
             rows.setdefault(tuple(words), {})[_world(config)] = text
-    columns = [f"{paper.DISTRIBUTIONS[where]}, δ = {delta:g}" for where, delta in worlds]
-    head = (*(_short(key) for key in fields), *columns)
+    names = (key.split(".", 1)[1].replace("_", " ").replace("groups", "G") for key in fields)
+    head = (*names, *(paper.column(where, delta) for where, delta in worlds))
     body = tuple((*words, *(line.get(world, "-") for world in worlds)) for words, line in rows.items())
     policies = ", ".join(dict.fromkeys(paper.NAMES[config.policy] for config in configs))
     title = f"Sensitivity, {name} ({policies}): accuracy (%), difference to the cell of the tables in brackets"
@@ -297,10 +295,6 @@ def _varied(configs: Sequence[Config]) -> list[str]:
             if any(len(values) > 1 for values in worlds.values()) or (key == "look.served" and facts[0][key]):
                 out.append(key)
     return out
-
-
-def _short(key: str) -> str:
-    return key.split(".", 1)[1].replace("_", " ").replace("groups", "G")
 
 
 def _word(value: Any) -> str:

@@ -16,7 +16,7 @@ from pipecycle import __version__
 from pipecycle.errors import InputError
 from pipecycle.report import prose
 from pipecycle.report.alternatives import alternatives
-from pipecycle.report.markup import html_table
+from pipecycle.report.markup import html_table, items
 from pipecycle.report.payload import Step, payload
 from pipecycle.report.styles import proper
 from pipecycle.report.tables import TextTable, default_target, named, summary_rows, tables
@@ -50,7 +50,7 @@ def page(
     facts = {
         "title": html.escape(title or _title(groups)),
         "compared": html.escape(prose.compared(groups)),
-        "outcome": _items(prose.outcome(groups, rows)),
+        "outcome": items(prose.outcome(groups, rows)),
         "notes": _notes(prose.notes(groups)),
         "switches": _switches(groups),
         "contents": "".join(
@@ -147,12 +147,8 @@ def _trials(groups: Sequence[Group]) -> str:
     return f"trial {trials[0]}" if len(trials) == 1 else "the first trial of each"
 
 
-def _items(texts: Sequence[str]) -> str:
-    return "".join(f"<li>{html.escape(text)}</li>" for text in texts)
-
-
 def _notes(texts: Sequence[str]) -> str:
-    inner = f"<summary>Worth knowing ({len(texts)})</summary><ul>{_items(texts)}</ul>"
+    inner = f"<summary>Worth knowing ({len(texts)})</summary><ul>{items(texts)}</ul>"
     return f'<details class="notes" open>{inner}</details>' if texts else ""
 
 

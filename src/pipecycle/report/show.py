@@ -15,7 +15,7 @@ from pipecycle.errors import InputError, shown
 from pipecycle.files import writable, write
 from pipecycle.policies.registry import nearest
 from pipecycle.report import prose
-from pipecycle.report.markup import html_table, markdown
+from pipecycle.report.markup import html_table, items, markdown
 from pipecycle.report.picture import picture
 from pipecycle.report.tables import check_target, summary_rows, tables
 from pipecycle.runs.comparison import Comparison
@@ -112,7 +112,7 @@ def html(what: What) -> str:
     parts = [_STYLE, f"<{heading}>{markup.escape(title(what))}</{heading}>"]
     if isinstance(what, Comparison):
         said = prose.outcome(what.groups, summary_rows(what.groups))
-        parts.append(f"<ul>{''.join(f'<li>{markup.escape(text)}</li>' for text in said)}</ul>")
+        parts.append(f"<ul>{items(said)}</ul>")
     parts.append(_image(what))
     if isinstance(what, Comparison):
         parts += [html_table(table) for table in tables(what.groups)[:2]]
