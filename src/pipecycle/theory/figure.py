@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from pipecycle.theory.measure import Measured
-
 MEASURED, PLANNED, PAPER, TRIVIAL = "#D55E00", "#0072B2", "#555555", "#009E73"
 Pane = Callable[["Axes", Study], None]
 
@@ -152,7 +150,8 @@ def _curvature(pane: Axes, study: Study) -> None:
 
 
 def _loss(pane: Axes, study: Study) -> None:
-    _dots(pane, study, lambda run: run.peak_loss / run.start_loss, "largest loss / initial loss")
+    points = [(run.system.G, run.peak_loss / run.start_loss) for run in study.measured]
+    pane.plot(*zip(*points, strict=True), "o", color=MEASURED, ms=4, label="largest loss / initial loss")
     pane.axhline(1.0, color=PAPER, linestyle=":")
     pane.set_yscale("log")
     pane.set_title("loss on the way", loc="left")
@@ -168,8 +167,3 @@ def _accuracy(pane: Axes, study: Study) -> None:
     if advice is not None and advice.groups is not None:
         pane.axvline(advice.groups, color=TRIVIAL, linewidth=4, alpha=0.25, label="recommended")
     pane.set_title("measured accuracy, %", loc="left")
-
-
-def _dots(pane: Axes, study: Study, value: Callable[[Measured], float], label: str) -> None:
-    points = [(run.system.G, value(run)) for run in study.measured]
-    pane.plot(*zip(*points, strict=True), "o", color=MEASURED, ms=4, label=label)

@@ -24,6 +24,7 @@ from pipecycle.schedule.schedule import Schedule, Status
 from pipecycle.theory import rates
 from pipecycle.theory.stability import stable_curvature, steps
 from pipecycle.theory.system import System
+from pipecycle.words import listed, plural
 from pipecycle.world.energy import units
 from pipecycle.world.harvest import Bernoulli
 from pipecycle.world.specs import parse_harvest
@@ -165,13 +166,12 @@ def recommend_measured(
     means = {groups: float(np.mean([value for value, _ in runs.values()])) for groups, runs in accuracy.items()}
     best = max(means, key=lambda groups: means[groups])
     close = [groups for groups in means if groups == best or _close(accuracy[best], accuracy[groups])]
-    listed = ", ".join(f"{means[groups]:.1f} % at G = {groups}" for groups in sorted(means))
+    accuracies = ", ".join(f"{means[groups]:.1f} % at G = {groups}" for groups in sorted(means))
     trials = max(len(runs) for runs in accuracy.values())
-    said = f"Measured, {trials} trial{'s' * (trials > 1)}: {listed}. "
+    said = f"Measured, {plural(trials, 'trial')}: {accuracies}. "
     if len(close) == 1:
         return Advice(best, said + f"G = {best} is ahead by more than the noise.", "measured")
-    first, last = sorted(close)[:-1], max(close)
-    names = f"{', '.join(map(str, first))} and {last}"
+    names = listed([str(groups) for groups in sorted(close)])
     advice = recommend([plan for plan in plans if plan.groups in close], curvature)
     if advice.groups is None:
         return Advice(best, said + f"G = {names} are within the noise of each other.", "measured")
