@@ -23,10 +23,7 @@ Runs = Annotated[
     list[Path],
     typer.Argument(help="Run folders, folders that contain run folders, or saved schedules.", show_default=False),
 ]
-Target = Annotated[
-    float | None,
-    typer.Option(help="Target accuracy in percent; nine tenths of the best if not given."),
-]
+Target = Annotated[float | None, typer.Option(help="Target accuracy in percent; nine tenths of the best if not given.")]
 Only = Annotated[str | None, typer.Option(metavar="NAMES", help="Only these, by name or pattern, separated by commas.")]
 Labels = Annotated[
     list[str] | None,

@@ -80,8 +80,7 @@ DataSet = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        help="mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory.",
-        autocompletion=complete_model,
+        help="mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory.", autocompletion=complete_model
     ),
 ]
 PolicyName = Annotated[

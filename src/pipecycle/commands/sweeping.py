@@ -210,12 +210,7 @@ def save_results(folders: list[RunFolder], home: Path) -> int:
     return len(frame)
 
 
-def config(
-    policy: PolicyName = None,
-    file: ConfigFile = None,
-    set_: Settings = None,
-    as_json: Json = False,
-) -> None:
+def config(policy: PolicyName = None, file: ConfigFile = None, set_: Settings = None, as_json: Json = False) -> None:
     """The whole configuration that a run would have, with a sentence for each field.
 
     What it prints is a valid configuration file."""

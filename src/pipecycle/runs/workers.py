@@ -250,12 +250,7 @@ def _serve(number: int, shard: Shard, device: str, save_every: float, line: Any)
 
 
 def work(
-    number: int,
-    shard: Shard,
-    device: str,
-    save_every: float,
-    tell: Callable[[Any], None],
-    stop: Stop | None = None,
+    number: int, shard: Shard, device: str, save_every: float, tell: Callable[[Any], None], stop: Stop | None = None
 ) -> None:
     """One worker trains its runs stacked, and if that fails each by itself.  It waits for runs that another process
     is training, and takes them over if that process does not finish them."""

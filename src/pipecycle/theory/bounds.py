@@ -67,11 +67,7 @@ def lemma_1(system: System, constants: Constants, gradient2: float) -> float:
 
 
 def lemma_2(
-    system: System,
-    constants: Constants,
-    gradient2: float,
-    reading: Reading = "as_printed",
-    others: int | None = None,
+    system: System, constants: Constants, gradient2: float, reading: Reading = "as_printed", others: int | None = None
 ) -> float:
     """Bound on the perturbation ||z_tau - x_tau||^2: up to d (G - 1) updates of other chains, or as many as there
     really are.  `gradient2` bounds the squared gradient norms at their references.

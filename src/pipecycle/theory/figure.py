@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from pipecycle.report.figures import DOUBLE
+from pipecycle.report.figures import DOUBLE, blank
 from pipecycle.report.styles import Style, styles
 from pipecycle.theory import bounds, rates
 from pipecycle.theory.rates import KINDS
@@ -22,8 +22,6 @@ Pane = Callable[["Axes", Study], None]
 
 def draw(studies: Sequence[Study]) -> Figure:
     """A row per study; with measurements, three more panels in each."""
-    from matplotlib.figure import Figure
-
     rows: list[tuple[Study, tuple[Pane, ...]]] = []
     for study in studies:
         if study.plans:
@@ -32,8 +30,7 @@ def draw(studies: Sequence[Study]) -> Figure:
         if study.measured:
             middle = _perturbation if study.about else _loss
             rows.append((study, (_curvature, middle, _accuracy)))
-    figure = Figure(figsize=(DOUBLE, 2.9 * len(rows)))
-    panes = figure.subplots(len(rows), 3, squeeze=False)
+    figure, panes = blank(DOUBLE, 2.9 * len(rows), len(rows), 3, squeeze=False)
     for line, (study, kinds) in zip(panes, rows, strict=True):
         for pane, kind in zip(line, kinds, strict=True):
             kind(pane, study)

@@ -98,7 +98,7 @@ def _bounds(study: Study, console: Console) -> None:
     trivial = bounds.smoothness_alone(known)
     console.print(
         f"Smoothness alone gives 2 L (f(x_0) - f*) = {brief(trivial)}. 'ratio at least' is the smallest that bound / "
-        "this can be, at any lr and any L; above 1 the theorem adds nothing.",
+        "this can be, at any lr and any L; above 1 the theorem adds nothing."
     )
     useful = [row["groups"] for row in bound_rows if row["as_printed"]["value"] < trivial]
     says = f"says something at G = {', '.join(map(str, useful))}" if useful else "says nothing at any of these G"
@@ -136,7 +136,7 @@ def _chains(study: Study, console: Console) -> None:
     console.print(
         "rounds: full group updates in the published model. stale: mean lag of updates added to a newer model than "
         "they started from. stable to: largest stable curvature at that lag. rule: N / gcd(ceil(B / R), N / n_G) "
-        "clients at saturation. served: share of sessions in the published model.",
+        "clients at saturation. served: share of sessions in the published model."
     )
 
 
@@ -199,7 +199,7 @@ def _lemmas(subject: Sequence[Measured], console: Console) -> None:
     console.print(
         "Lemma 2: as printed in the paper. all copies: with every copy of Gamma^2. counted: with the actual number of "
         "updates from other chains instead of d_max (G - 1). All use the measured models; others may allow more. "
-        "grad^2: squared gradient norm of f, smallest at any measured x, and at the last z.",
+        "grad^2: squared gradient norm of f, smallest at any measured x, and at the last z."
     )
 
 
