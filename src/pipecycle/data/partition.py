@@ -6,10 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipecycle.checks import at_least, number
-from pipecycle.data.shares import Floats, labels, log_gammas, weights
+from pipecycle.data.shares import labels, log_gammas, weights
 from pipecycle.data.split import Split
 from pipecycle.data.task import Task
 from pipecycle.errors import InputError
+from pipecycle.world.lineage import Floats
 from pipecycle.world.streams import Ints, Words, raw, streams
 
 SAMPLES, TEST = 300, 1000

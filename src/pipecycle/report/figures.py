@@ -279,7 +279,7 @@ class _Figures:
             )  # fmt: skip
             middle = (bar.start + min(bar.end + 1, until)) / 2
             if rows <= 16 and min(bar.end + 1, until) - bar.start > drawing.view / 60:
-                pane.text(middle, bar.lane, letter(bar.chain), ha="center", va="center", fontsize=6.5)
+                pane.text(middle, bar.lane, bar.letter, ha="center", va="center", fontsize=6.5)
         for handover in drawing.handovers:
             if handover.end < until:
                 arrow = {"arrowstyle": "-|>", "linewidth": 0.8 if handover.main else 0.3, "color": "black"}

@@ -28,6 +28,10 @@ class Bar:
     """`used`, `unused` or `flying` (still training when the record ends)."""
     about: str
 
+    @property
+    def letter(self) -> str:
+        return letter(self.chain)
+
 
 @frozen
 class Handover:

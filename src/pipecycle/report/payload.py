@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from attrs import astuple
 from numpy.typing import NDArray
 
 from pipecycle.errors import InputError
@@ -164,26 +165,13 @@ def battery(record: Record) -> dict[str, Any]:
 
 def gantt(record: Record) -> dict[str, Any]:
     drawing = pipeline(record.schedule)
-    bars = drawing.bars
+    columns = ("lane", "start", "end", "chain", "letter", "state", "about")
     return {
         "by": drawing.by,
         "lanes": drawing.lanes,
-        "lane": [bar.lane for bar in bars],
-        "start": [bar.start for bar in bars],
-        "end": [bar.end for bar in bars],
-        "chain": [bar.chain for bar in bars],
-        "letter": [letter(bar.chain) for bar in bars],
-        "state": [bar.state for bar in bars],
-        "about": [bar.about for bar in bars],
-        "handovers": [
-            [handover.start, handover.lane, handover.end, handover.to, int(handover.main)]
-            for handover in drawing.handovers
-        ],
-        "published": drawing.published,
-        "first": drawing.first,
-        "last": drawing.last,
-        "view": drawing.view,
-        "whole": drawing.whole,
+        **{name: [getattr(bar, name) for bar in drawing.bars] for name in columns},
+        "handovers": [[int(value) for value in astuple(handover)] for handover in drawing.handovers],
+        **{name: getattr(drawing, name) for name in ("published", "first", "last", "view", "whole")},
     }
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from rich.text import Text
 
-from pipecycle.report.lanes import Bar, letter, pipeline
+from pipecycle.report.lanes import Bar, pipeline
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.world.streams import Ints
 
@@ -57,7 +57,7 @@ def _row(bars: Iterable[Bar], begin: int, per_column: int, columns: int) -> Text
         left, right = ((slot - begin) // per_column for slot in (bar.start, bar.end))
         style = f"black on {COLOURS[(bar.chain - 1) % len(COLOURS)]}" if bar.chain else "dim"
         for column in range(left, min(right, columns - 1) + 1):
-            cells[column] = (letter(bar.chain)[-1] if column == left else "─", style)
+            cells[column] = (bar.letter[-1] if column == left else "─", style)
     return Text.assemble(*cells)
 
 

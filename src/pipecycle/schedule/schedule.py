@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 from attrs import frozen
-from numpy.typing import NDArray
 
-from pipecycle.arrays import read_arrays
+from pipecycle.arrays import Array, read_arrays
 from pipecycle.errors import InputError, shown
 from pipecycle.files import write
 from pipecycle.schedule.ancestry import Ancestry, busy_groups
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 FORMAT, FIELD = 1, 2
 """Of a file: FIELD has the ledger of a fleet in the field, and no other difference."""
-Array = NDArray[Any]
 
 
 class Status(IntEnum):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipecycle import checks
+from pipecycle.arrays import Array
 from pipecycle.checks import at_least
 from pipecycle.errors import InputError
 from pipecycle.schedule.ancestry import owners
@@ -16,7 +16,6 @@ from pipecycle.world.lineage import Kind
 if TYPE_CHECKING:
     from pipecycle.schedule.schedule import Schedule
 
-Array = NDArray[Any]
 MOST_QUANTA = 2**62
 LEDGER = ("harvested", "overflowed", "training", "to_hub", "to_server")
 """Running totals of every schedule."""

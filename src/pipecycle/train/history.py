@@ -13,8 +13,8 @@ from attrs import define, field, frozen
 
 from pipecycle.checks import MOST_SLOTS, at_least, one_of, setting
 from pipecycle.results.metrics import COLUMNS, Metrics
+from pipecycle.schedule.averages import served
 from pipecycle.schedule.schedule import Schedule, Status
-from pipecycle.schedule.serving import served
 from pipecycle.showing import Shown
 from pipecycle.world.energy import UNIT, units
 from pipecycle.world.streams import Ints
@@ -167,20 +167,19 @@ class History(Shown):
 
     def record(self, point: Checkpoint, score: Score, clients_accuracy: float | None) -> None:
         best = max([score.accuracy, *(row.best for row in self.rows[-1:])])
-        self.rows.append(
-            Row(
-                point.slot,
-                point.energy,
-                score.accuracy,
-                score.loss,
-                point.version,
-                best,
-                point.budget,
-                not score.finite,
-                clients_accuracy,
-                score.by_class,
-            )
+        row = Row(
+            slot=point.slot,
+            energy=point.energy,
+            accuracy=score.accuracy,
+            loss=score.loss,
+            version=point.version,
+            best=best,
+            budget=point.budget,
+            diverged=not score.finite,
+            clients_accuracy=clients_accuracy,
+            by_class=score.by_class,
         )
+        self.rows.append(row)
         if not score.finite:
             self.ended = "diverged"
         elif not point.budget and self._saturated():

@@ -12,8 +12,8 @@ from torch import Tensor
 from pipecycle.checks import some_units
 from pipecycle.errors import InputError
 from pipecycle.schedule.ancestry import owners
+from pipecycle.schedule.averages import serve
 from pipecycle.schedule.schedule import Schedule
-from pipecycle.schedule.serving import serve
 from pipecycle.train.graph import Graph
 from pipecycle.train.history import Checkpoint, History, Look, Row, Score, checkpoints, current_sessions
 from pipecycle.train.pool import Pool

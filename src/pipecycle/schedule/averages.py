@@ -1,5 +1,5 @@
-"""What else a server could serve (ours; the paper serves whichever model came in last): the mean of all live chains,
-or of the last few models that were published.  Neither costs energy, nor is anything trained from it."""
+"""Averages that a server could serve (ours; the paper serves whichever model came in last): the mean of all live
+chains, or of the last few models that were published.  Neither costs energy, nor is anything trained from it."""
 
 from __future__ import annotations
 
