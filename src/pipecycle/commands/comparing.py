@@ -94,21 +94,9 @@ def compare(
     classes each and charge in half of all slots. Trials are paired, so the differences are too. What an entry says
     itself wins over the options; --set groups=2 is for all schedulers that have groups. A run whose code or data (your
     modules, .npz and .csv files) has changed is trained again."""
-    given = {
-        "delta": delta,
-        "world.harvest": harvest,
-        "world.fleet": fleet,
-        "world.clients": clients,
-        "world.slots": slots,
-        "world.budget": budget,
-        "data.name": data,
-        "data.alpha": "none" if alpha == "iid" else alpha,
-        "train.model": model,
-        "data.scale": scale,
-        "train.augment": augment,
-        "data.validation": validation,
-        "look.on": None if validation is None else "validation",
-    }
+    given = {"delta": delta, "harvest": harvest, "fleet": fleet, "clients": clients, "slots": slots, "budget": budget}
+    given |= {"data": data, "alpha": alpha, "scale": scale, "model": model, "augment": augment}
+    given |= {"data.validation": validation, "look.on": None if validation is None else "validation"}
     check_execution(device, workers=workers)
     check_target(target)
     pairs = settings(set_ or [])
@@ -136,9 +124,8 @@ def compare(
 
     records = load([folder.path for folder in folders if folder.finished])
     schedules = [record.schedule for group in records for record in group.records]
-    longest = dict.fromkeys(sorted(schedule.trial for schedule in schedules), 0)
-    for schedule in schedules:
-        longest[schedule.trial] = max(longest[schedule.trial], schedule.slots)
+    numbers = sorted({schedule.trial for schedule in schedules})
+    longest = {trial: max(plan.slots for plan in schedules if plan.trial == trial) for trial in numbers}
     with progress() as bar:
         task = bar.add_task("training the reference lines", total=None)
         lines = references(base, longest, home, device, lambda done, of: bar.update(task, completed=done, total=of))

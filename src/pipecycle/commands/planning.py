@@ -67,19 +67,8 @@ def plan(
 
     Nothing is trained. Example: pipecycle plan pipecycle --groups 10 --delta 0.5 --set rotation=spread"""
     named(policy, config)
-    given = {
-        "policy.groups": groups,
-        "delta": delta,
-        "world.harvest": harvest,
-        "world.fleet": fleet,
-        "world.clients": clients,
-        "world.session": session,
-        "world.slots": slots,
-        "world.budget": budget,
-        "world.trial": trial,
-        "data.name": data,
-        "train.model": model,
-    }
+    given = {"policy.groups": groups, "delta": delta, "harvest": harvest, "fleet": fleet, "data": data, "model": model}
+    given |= {"clients": clients, "session": session, "slots": slots, "budget": budget, "trial": trial}
     chosen = configured(Config(), config, policy, given, settings(set_ or []))
     if out is not None:
         writable(out)

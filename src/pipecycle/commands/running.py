@@ -84,22 +84,9 @@ def run(
 
     A finished run is shown; an interrupted one resumes and ends with the same bits. Example:
     pipecycle run pipecycle+ --groups 5 --data digits --slots 3000 --clients 40"""
-    given = {
-        "policy.groups": groups,
-        "delta": delta,
-        "world.harvest": harvest,
-        "world.fleet": fleet,
-        "world.clients": clients,
-        "world.session": session,
-        "world.slots": slots,
-        "world.budget": budget,
-        "world.trial": trial,
-        "data.name": data,
-        "data.alpha": alpha,
-        "train.model": model,
-        "data.scale": scale,
-        "train.augment": augment,
-    }
+    given = {"policy.groups": groups, "delta": delta, "harvest": harvest, "fleet": fleet, "data": data, "model": model}
+    given |= {"clients": clients, "session": session, "slots": slots, "budget": budget, "trial": trial}
+    given |= {"alpha": alpha, "scale": scale, "augment": augment}
     named(policy, config)
     check_execution(device, save_every)
     chosen = configured(Config(), config, policy, given, settings(set_ or []))

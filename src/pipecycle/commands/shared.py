@@ -95,8 +95,6 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Start from scratch instead
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
-OPTIONS = {"data.name": "data"}
-"""Options that are not called as the field is."""
 SAID = 1000
 STOPPED = SAID + 130
 """How a command ends that was interrupted and has said how to resume; the program says it for the others."""
@@ -153,7 +151,7 @@ def configured(
     groups = [
         [(f"policy.{key}", value, f"{key}={value} of {spec.policy}") for key, value in spec.settings.items()],
         [(key, value, f"{key}={value} of {spec.policy}") for key, value in spec.fields.items()],
-        [(key, value, f"--{OPTIONS.get(key, key.split('.')[-1])} {value}") for key, value in given.items()],
+        [(key, value, f"--{key.split('.')[-1]} {value}") for key, value in given.items()],
         [(key, value, f"--set {key}={value}") for key, value in pairs.items()],
     ]
     if given.get("policy.groups") is not None and "groups" not in parameters(policy_class(config.policy)):

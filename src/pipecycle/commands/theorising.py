@@ -84,15 +84,8 @@ def theory(
             raise InputError("--steps: needs --figure, the file to draw")
         _draw_steps(steps, figure, kind)
         return
-    given = {
-        "delta": delta,
-        "world.harvest": harvest,
-        "world.clients": clients,
-        "world.session": session,
-        "world.slots": slots,
-        "world.trial": trial,
-        "train.lr": lr,
-    }
+    given = {"delta": delta, "harvest": harvest, "clients": clients, "session": session, "slots": slots}
+    given |= {"trial": trial, "train.lr": lr}
     known = _constants(L=smoothness, sigma2=sigma2, alpha=alpha, beta=beta, omega2=omega2, f0_gap=gap)
     wanted = None if groups is None else _numbers(groups)
     with progress() as bar:
