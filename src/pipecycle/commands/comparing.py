@@ -95,8 +95,8 @@ def compare(
     itself wins over the options; --set groups=2 is for all schedulers that have groups. A run whose code or data (your
     modules, .npz and .csv files) has changed is trained again."""
     given = {"delta": delta, "harvest": harvest, "fleet": fleet, "clients": clients, "slots": slots, "budget": budget}
-    given |= {"data": data, "alpha": alpha, "scale": scale, "model": model, "augment": augment}
-    given |= {"data.validation": validation, "look.on": None if validation is None else "validation"}
+    judge = {"data.validation": validation, "look.on": None if validation is None else "validation"}
+    given |= {"data": data, "alpha": alpha, "scale": scale, "model": model, "augment": augment, **judge}
     check_execution(device, workers=workers)
     check_target(target)
     pairs = settings(set_ or [])
@@ -124,8 +124,7 @@ def compare(
 
     records = load([folder.path for folder in folders if folder.finished])
     schedules = [record.schedule for group in records for record in group.records]
-    numbers = sorted({schedule.trial for schedule in schedules})
-    longest = {trial: max(plan.slots for plan in schedules if plan.trial == trial) for trial in numbers}
+    longest = dict(sorted((schedule.trial, schedule.slots) for schedule in schedules))  # the last of a trial stays
     with progress() as bar:
         task = bar.add_task("training the reference lines", total=None)
         lines = references(base, longest, home, device, lambda done, of: bar.update(task, completed=done, total=of))
