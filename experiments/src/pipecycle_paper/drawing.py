@@ -105,11 +105,11 @@ def over_energy(grid: Grid) -> Figure:
     return figure
 
 
-def best_groups(grid: Grid, where: str, policy: str, delta: float = 0.5) -> int | None:
-    """The G with the highest accuracy at the budget, among those that were run."""
+def best_groups(grid: Grid, where: str, policy: str) -> int | None:
+    """The G with the highest accuracy at the budget at δ = 0.5, among those that were run."""
     if policy in paper.UNGROUPED:
         return None
-    known = {groups: grid.value(where, policy, groups, delta) for groups in GROUPS}
+    known = {groups: grid.value(where, policy, groups, 0.5) for groups in GROUPS}
     means = {groups: value.mean for groups, value in known.items() if value is not None}
     return max(means, key=lambda groups: means[groups], default=2)
 

@@ -31,7 +31,6 @@ def page(
     *,
     references: Mapping[str, float] | None = None,
     captions: Mapping[str, str] | None = None,
-    title: str | None = None,
     step: Step = lambda: None,
 ) -> str:
     """The report as HTML.  `references` are accuracies to draw as lines (centralised training, say), and `captions`
@@ -48,7 +47,7 @@ def page(
     words = alternatives(groups, rows, data)
     seen = _seen(data, trained)
     facts = {
-        "title": html.escape(title or _title(groups)),
+        "title": html.escape(_title(groups)),
         "compared": html.escape(prose.compared(groups)),
         "outcome": items(prose.outcome(groups, rows)),
         "notes": _notes(prose.notes(groups)),
