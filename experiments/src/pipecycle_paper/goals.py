@@ -18,7 +18,7 @@ from pipecycle_paper.tables import signed, trials
 NEAR_PAPER = 3.5
 """Points r.m.s. to the paper on the IID cells of the regime experiment."""
 BEHIND, ENOUGH = -0.5, 7
-"""Points that PipeCycle+ may be behind the best of the paper's schemes, in so many of the eight columns."""
+"""Points that PipeCycle+ may be behind the best of the paper's schemes, and in how many columns it must hold."""
 OF_FEDAVG = 0.75
 """Share of FedAvg's energy to 60 % IID."""
 OF_BEST = 1.1

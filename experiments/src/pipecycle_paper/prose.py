@@ -100,7 +100,7 @@ def _scale(grid: Grid) -> str:
 
 
 def _budget(grid: Grid) -> list[str]:
-    """Columns of the tables in which nobody can spend the budget."""
+    """Columns of the tables in which no scheme can spend the budget."""
     budget = grid.world.get("world.budget")
     if budget is None:
         return []

@@ -65,14 +65,14 @@ def _spread(grid: Grid) -> str:
     return f"mean ± standard deviation over {trials(grid)}" if grid.trials[1] > 1 else trials(grid)
 
 
-def _cells(grid: Grid, where: str, text: Callable[[Cell], tuple[str, ...]], width: int) -> Iterator[list[str]]:
+def rows(grid: Grid, where: str, text: Callable[[Cell, float], Sequence[str]], width: int) -> Iterator[tuple[str, ...]]:
     """A row of text per configuration, `width` columns for each charging probability."""
     for policy, groups in grid.rows:
         line = [paper.label(policy, groups)]
         for delta in paper.DELTAS:
             cell = grid.cell(where, policy, groups, delta)
-            line += (MISSING,) * width if cell is None else text(cell)
-        yield line
+            line += (MISSING,) * width if cell is None else text(cell, delta)
+        yield tuple(line)
 
 
 def _count(grid: Grid, value: Value) -> str:
@@ -108,17 +108,16 @@ def _against_paper(grid: Grid, where: str, kind: Kind, how: str) -> TextTable:
 
 
 def _to_target(grid: Grid, where: str) -> TextTable:
-    def text(cell: Cell) -> tuple[str, ...]:
+    def text(cell: Cell, _: float) -> list[str]:
         out = []
         for target in TARGETS:
             mean, count = float(np.mean([trial.cost(target) for trial in cell])), cell.reached(target)
             text = f"{mean / 1000:,.{0 if mean >= 10_000 else 1}f}"
             out.append(counted(text, count, len(cell)) if count else "never")
-        return tuple(out)
+        return out
 
-    head = ["Scheduler", *target_heads()]
     title = f"Energy to reach an accuracy, {CAPTIONS[where]}: thousand units, mean over {trials(grid)}"
-    return TextTable(title, tuple(head), tuple(map(tuple, _cells(grid, where, text, len(TARGETS)))))
+    return TextTable(title, ("Scheduler", *target_heads()), tuple(rows(grid, where, text, len(TARGETS))))
 
 
 def target_heads() -> list[str]:
@@ -128,7 +127,7 @@ def target_heads() -> list[str]:
 
 
 def _coverage(grid: Grid, where: str) -> TextTable:
-    def text(cell: Cell) -> tuple[str, ...]:
+    def text(cell: Cell, _: float) -> tuple[str, ...]:
         fewest, lag, depth = (cell.plan(name) for name in ("chains.coverage_min", "lag.mean", "chains.depth_max"))
         return (
             "-" if fewest is None else f"{fewest:.0f}",
@@ -139,7 +138,7 @@ def _coverage(grid: Grid, where: str) -> TextTable:
 
     clients, session = grid.world.get("world.clients"), grid.world.get("world.session")
     body = []
-    for (policy, groups), line in zip(grid.rows, _cells(grid, where, text, 4), strict=True):
+    for (policy, groups), line in zip(grid.rows, rows(grid, where, text, 4), strict=True):
         rule = None
         if policy == "pipecycle" and groups is not None and clients and session:
             rule = chain_coverage(int(clients), groups, int(session)) or int(clients)

@@ -66,7 +66,7 @@ def compare(
         float | None, typer.Option(help="Units at which accuracy is compared. \\[default: 10000]")
     ] = None,
     validation: Annotated[
-        int | None, typer.Option(help="Judge by so many training samples held back, instead of the test samples.")
+        int | None, typer.Option(help="Judge by this many training samples held back, instead of the test samples.")
     ] = None,
     target: Annotated[
         float | None, typer.Option(help="Target accuracy in percent. \\[default: 9/10 of the best]")

@@ -164,7 +164,7 @@ def configured(
         wordings[target], options[target] = words, value
     if "world.fleet" in options and "world.clients" not in options:
         counts = load_fleet(options["world.fleet"]).counts
-        if counts is not None:  # a command's own default number of clients is no wish of the user's
+        if counts is not None:  # the user asked for the fleet, not for a command's default number of clients
             options["world.clients"] = int(counts.sum())
     config = config.changed(options)
     if config.data.split is not None:

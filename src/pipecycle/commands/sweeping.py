@@ -159,7 +159,7 @@ def clear_all(paths: Iterable[Path], console: Console) -> None:
 
 
 def check_data(folders: list[RunFolder]) -> None:
-    """If no run has its data there is no use in beginning; one that has none among others is told at the end."""
+    """Refuse at once if no run has its data; if only some lack theirs, the end of the sweep says so."""
     sets = [CATALOGUE.get(folder.config.data.name) for folder in folders if not folder.finished]
     if sets and all(entry is not None and not entry.cached() for entry in sets):
         assert sets[0] is not None

@@ -23,7 +23,7 @@ _IID, _SHARES, _LABELS, _POOL, _TEST, _VALIDATION = range(6)
 def iid(task: Task, clients: int, samples: int | None = None, trial: int = 0, validation: int = 0) -> Split:
     """Disjoint random shares of `samples` each, by default min(300, train // clients).
 
-    `validation` training samples are held back first, and go to nobody."""
+    `validation` training samples are held back first; no client gets them."""
     held = _held_back(task, validation, trial)
     samples = _samples(task, clients, samples, len(held))
     order = streams(trial)("split", _IID).permutation(len(task.y_train))
@@ -38,7 +38,7 @@ def dirichlet(
 
     Samples of a class are taken without replacement; once it has run out, a client's shares are renormalised
     over the classes that are left.  They always can be: as logarithms no share is ever 0.  `validation` training
-    samples are held back first, and go to nobody."""
+    samples are held back first; no client gets them."""
     held = _held_back(task, validation, trial)
     samples = _samples(task, clients, samples, len(held))
     ALPHA.of("alpha", alpha)

@@ -106,7 +106,7 @@ class Task:
 
     @property
     def black(self) -> tuple[float, ...]:
-        """What a raw 0 has become, once or for each channel; 0 where samples are no bytes."""
+        """What a raw 0 has become, once or for each channel; 0 where samples are not bytes."""
         return self.scale.black if isinstance(self.scale, Scale) else (0.0,)
 
     @property

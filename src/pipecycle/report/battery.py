@@ -28,13 +28,13 @@ class Levels:
     level: Ints
 
     def binned(self, most: int) -> tuple[Floats, list[str]]:
-        """Units, clients x time, at most so many rows, and the rows' names."""
+        """Units, clients x time, in at most `most` rows, and the rows' names."""
         means, names = binned(self.level.T, most)
         return means / UNIT, names
 
 
 def binned(clients: Ints | Floats, most: int) -> tuple[Floats, list[str]]:
-    """Rows, one per client, as at most so many means over neighbouring clients, and their names."""
+    """Rows, one per client, as at most `most` means over neighbouring clients, and their names."""
     edges = np.linspace(0, len(clients), min(most, len(clients)) + 1).astype(int)
     names = [f"{a}" if b - a == 1 else f"{a} to {b - 1}" for a, b in pairwise(edges.tolist())]
     return np.asarray(np.add.reduceat(clients, edges[:-1], axis=0) / np.diff(edges)[:, None], np.float64), names

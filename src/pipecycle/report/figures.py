@@ -96,7 +96,7 @@ def save(figure: Figure, kind: str, dpi: float | None = None) -> bytes:
 
 
 def blank(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
-    """A new figure of so many inches, and its pane or panes."""
+    """A new figure, its size in inches, and its pane or panes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height))

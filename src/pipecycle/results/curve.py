@@ -19,7 +19,7 @@ def evenly(count: int, most: int) -> Ints:
 
 @frozen(eq=False)
 class Curve:
-    """The mean of so many trials, and their standard deviation (None for one trial)."""
+    """The mean of some trials, and their standard deviation (None for one trial)."""
 
     x: Floats
     mean: Floats

@@ -126,6 +126,18 @@ def plan_of(config: Config) -> Schedule:
     return plan.schedule()
 
 
+def mean_rate(config: Config) -> float:
+    """Units that a client harvests per slot; harvests that do not say so count as one."""
+    return float(np.mean(getattr(parse_harvest(config.world.harvest), "rate", 1.0)))
+
+
+def expected_units(config: Config) -> float:
+    """About how much energy a run spends: what its clients harvest, or its budget if that is less."""
+    world = config.world
+    income = world.clients * world.slots * mean_rate(config)
+    return min(income, world.budget or income)
+
+
 def priced_by_model(config: Config) -> bool:
     """Whether the model decides what the policy pays: it sends logit tables, and no ratio is given."""
     return "upload_ratio" in parameters(policy_class(config.policy)) and config.settings.get("upload_ratio") is None
@@ -170,6 +182,6 @@ def planned_ahead(configs: Sequence[Config], processes: int) -> Iterator[list[Ca
 
 
 def _planner() -> None:
-    """Ctrl-C is for the process that asked for the plans, and nobody plans for a process that is gone."""
+    """A planner leaves Ctrl-C to the process that asked for the plans, and ends with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()

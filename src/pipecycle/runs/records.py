@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @frozen(eq=False, slots=False)
 class Record:
-    """One run as it lies on disk or in memory, or a schedule that nobody trained on."""
+    """One run, on disk or in memory, or a schedule that was only planned."""
 
     path: Path | None
     """None in memory."""
@@ -41,7 +41,7 @@ class Record:
     config: Config | None
     """None for a lone schedule, or a run that was put together in Python."""
     metrics: Metrics | None
-    """None as long as nothing was evaluated."""
+    """None until something has been evaluated."""
     ended: str | None
     """`finished`, `early` or `diverged`; None if it has not ended, or is a lone schedule."""
     history: History | None = None

@@ -110,7 +110,7 @@ class RunFolder:
             if before or not disk.finished(self.path):
                 why = changes(before, self.config.contents) if before else "it does not say with which files it began"
                 self.note = f"{self.path}: {why}, so the run starts again"
-            else:  # a run of before contents were recorded: nobody can say, and a result is not thrown away for that
+            else:  # made before contents were recorded: it may be up to date, so its result is kept
                 listed = ", ".join(sorted(self.config.contents)[:3])
                 self.note = f"{self.path}: does not record with which {listed} it was made (--fresh trains it again)"
                 self.config = given
@@ -222,7 +222,7 @@ def train_folders(
     stop: Stop | None = None,
     begun: Begun | None = None,
 ) -> Pace:
-    """Bring all runs to their end, stacked, saving every so many seconds and when asked to stop: by `stop`, or without
+    """Finish all runs, stacked, saving every `save_every` seconds and when asked to stop: by `stop`, or without
     it by Ctrl-C and SIGTERM.
 
     A run that cannot begin, whatever the reason (`Busy`: another process has it), is handed to `failed`, if there is

@@ -1,4 +1,4 @@
-"""Many runs from one file: a matrix of settings, executed on whatever there is."""
+"""Many runs from one file: a matrix of settings."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Advice:
 
 
 def system_of(schedule: Schedule, config: Config) -> System:
-    """The pipeline of a planned run; where the harvest is no coin, delta is what a client really got per slot."""
+    """The pipeline of a planned run; if the harvest is not a coin flip, delta is what a client got per slot."""
     harvest, settings = parse_harvest(config.world.harvest), schedule.meta["settings"]
     gained = units(int(schedule.energy.harvested[-1])) / (schedule.clients * schedule.slots)
     delta = float(harvest.rate) if isinstance(harvest, Bernoulli) and harvest.rate.ndim == 0 else min(1.0, gained)
@@ -198,7 +198,7 @@ def _close(best: dict[int, tuple[float, float]], other: dict[int, tuple[float, f
 def _sift(
     pool: list[Planned], keep: Callable[[Planned], bool], why: Callable[[Planned], str], out: list[str]
 ) -> list[Planned]:
-    """Those that pass, or the best there is where nobody does."""
+    """Those that pass, or the best one if none does."""
     kept = [plan for plan in pool if keep(plan)]
     if not kept:
         kept = [min(pool, key=lambda plan: (plan.staleness or 0.0, plan.participants - plan.coverage, plan.groups))]

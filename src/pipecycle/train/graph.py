@@ -27,13 +27,13 @@ class Index:
 class Graph:
     """The part of a schedule that `wanted` versions depend on, and how far it has been computed.
 
-    An input counts for as long as somebody who needs it is not done: what nobody needs any more is given back by
-    the methods that record progress, so that memory grows with what is alive and not with the length of the run."""
+    An input is kept until everything that needs it is done; the methods that record progress return what is no longer
+    needed, so that memory grows with what is in use and not with the length of the run."""
 
     def __init__(
         self, schedule: Schedule, wanted: Ints, observed: Ints | None = None, made: Ints | None = None
     ) -> None:
-        """`observed` are sessions that are trained and `made` versions that are made although nobody may need them."""
+        """`observed` sessions are trained and `made` versions are made even if nothing else needs them."""
         self.schedule = schedule
         sessions, versions, tables = schedule.sessions, schedule.versions, schedule.tables
         self.reference = sessions.reference.astype(np.int64)
@@ -125,7 +125,7 @@ class Graph:
         open_ones = np.flatnonzero(self.table_needed & ~self.table_done)
         return [table for table in open_ones.tolist() if not self.table_waits[table]]
 
-    # Progress.  Each returns what can now be done, and what nobody uses any more.
+    # Progress.  Each returns what can now be done, and what is no longer in use.
 
     def session_trained(self, session: int) -> tuple[int | None, int | None, bool]:
         """The version and the table that can now be made, and whether the reference is still in use."""

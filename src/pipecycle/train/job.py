@@ -25,7 +25,7 @@ from pipecycle.world.streams import Ints
 
 
 class Probe(Protocol):
-    """Somebody who looks at weights as they come by."""
+    """Sees updates and versions as they are made."""
 
     sessions: Ints
     versions: Ints
