@@ -56,13 +56,11 @@ def sync_folder(folder: Path) -> None:
 
 def make_folder(folder: Path) -> Path:
     """A folder, made if it is not there, on disk like the files that are going to be in it."""
-    try:
+    with using(folder, "made"):
         new = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         for path in new:
             sync_folder(path.parent)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made ({reason(error)})") from None
     return folder
 
 
