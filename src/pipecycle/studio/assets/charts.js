@@ -335,7 +335,7 @@
     },
   };
 
-  function show(side) {
+  function panel(side) {
     const plan = Studio.plans[side];
     for (const [host, kind] of Object.entries(KINDS)) {
       const known = panels[host];
@@ -365,6 +365,10 @@
       known[side].head.textContent = label(side);
       known[side].plot.refresh();
     }
+  }
+
+  function show() {
+    SIDES.forEach(panel);
     [lag, step, coverage].forEach((plot) => plot.refresh());
     document
       .querySelectorAll(".side-legend")
