@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from string import Template
@@ -55,6 +56,8 @@ def page(
         "token": token,
         "link": link,
         "data": DATA,
+        "fleet": offer.kept.get("world.fleet"),
+        "again": _again(offer, link),
         "chains": CHAINS,
         "sides": COLOURS[:2],
         "curves": list(curves),
@@ -75,6 +78,15 @@ def page(
         "scripts": "".join(f"<script>{script}</script>\n" for script in scripts),
     }
     return Template(asset("studio.html")).substitute(facts), f"{allowed}; frame-ancestors 'none'"
+
+
+def _again(offer: Offer, link: str) -> str:
+    """The command that opens this page to change its settings."""
+    words = ["pipecycle", "studio", f"#{link}"]
+    for flag, values in (("--policy", offer.policies), ("--harvest", offer.harvests)):
+        words += [word for value in values for word in (flag, value)]
+    fleet = offer.kept.get("world.fleet")
+    return shlex.join([*words, *(() if fleet is None else ("--fleet", fleet))])
 
 
 def _connect(plans: Sequence[bytes]) -> str:

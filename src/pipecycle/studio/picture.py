@@ -146,8 +146,8 @@ def moments(slots: int, most: int = MOST_MOMENTS) -> Ints:
 
 def _energy(schedule: Schedule) -> tuple[dict[str, Any], Columns]:
     energy, slots = schedule.energy, moments(schedule.slots)
-    kinds = ("training", "to_hub", "to_server", "stored", "overflowed")
-    columns = {f"energy.{name}": getattr(energy, name)[slots] / UNIT for name in kinds}
+    parts = energy.purposes | {"stored": energy.stored, "overflowed": energy.overflowed} | energy.drains_by_cause
+    columns = {f"energy.{name}": total[slots] / UNIT for name, total in parts.items()}
     change = np.bincount(schedule.sessions.start, minlength=schedule.slots + 1)
     change -= np.bincount(_ends(schedule) + 1, minlength=schedule.slots + 1)
     return {}, columns | {"energy.moment": slots, "energy.busy": np.cumsum(change)[slots]}
@@ -168,14 +168,14 @@ def _steps(schedule: Schedule) -> tuple[dict[str, Any], Columns]:
     return {"step": taken.figures(), "limits": [stability_limit(lag) for lag in shown]}, columns
 
 
-def _coverage(schedule: Schedule, most: int = 30) -> tuple[dict[str, Any], Columns]:
+def _coverage(schedule: Schedule, most: int = 48) -> tuple[dict[str, Any], Columns]:
     """Clients in the served model, after some of the publications; most of them early, where coverage grows."""
     published = schedule.publications
     count = len(published.slot)
     if not count:
         return {}, {"coverage.slot": np.array([0, schedule.slots]), "coverage.clients": np.zeros(2)}
     early = np.geomspace(1, count, min(most, count)).astype(int) - 1
-    picks = np.unique(np.concatenate([early, np.linspace(0, count - 1, min(8, count)).astype(int)]))
+    picks = np.unique(np.concatenate([early, np.linspace(0, count - 1, min(16, count)).astype(int)]))
     met = schedule.ancestry.met(published.version[picks]).sum(axis=1)
     slots = np.concatenate([[0], published.slot[picks] + 1, [schedule.slots]])
     return {}, {"coverage.slot": slots, "coverage.clients": np.array([0, *met, met[-1]])}

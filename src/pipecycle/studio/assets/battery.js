@@ -76,7 +76,7 @@
       wide = (slots / longest) * w;
     c.imageSmoothingEnabled = false;
     c.drawImage(image(plan, Math.min(clients, Math.round(h))), x, y, wide, h);
-    plot.below(0, longest, (slot) => x + (slot / longest) * w, "", true, false);
+    plot.below(0, longest, (slot) => x + (slot / longest) * w, "slot #", true, false);
     c.fillStyle = theme.soft;
     c.textAlign = "right";
     c.textBaseline = "middle";
@@ -123,7 +123,7 @@
     const X = (slot) => x + (slot / longest) * w,
       Y = (level) => y + h - (level / most) * h;
     plot.beside(0, most, Y);
-    plot.below(0, longest, X, "");
+    plot.below(0, longest, X, "slot #");
     if (chosen !== null) {
       const { client, start, end, chain } = plan.session;
       for (let at = 0; at < client.length; at++) {

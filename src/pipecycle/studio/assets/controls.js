@@ -327,6 +327,8 @@
       "fieldset",
       {},
       make("legend", {}, "World"),
+      start.fleet &&
+        make("p", { className: "note" }, `Devices from ${start.fleet}; what they state themselves is fixed.`),
       ...fields(start.world.slice(0, 3)),
       ...harvest(
         () => state.shared["world.harvest"],

@@ -37,7 +37,7 @@
         const c = one.context,
           { most, high, X, Y } = frame(one);
         one.beside(0, high, Y, " %");
-        one.below(0, most, X, unit);
+        one.below(0, most, X, `# ${unit}`);
         for (const run of curves()) {
           c.strokeStyle = c.fillStyle = colour(run);
           c.lineWidth = 2;
