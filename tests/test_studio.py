@@ -189,6 +189,25 @@ def test_figures_beside_the_picture(policy: str) -> None:
     met = columns["chain.met"].reshape(len(facts["chains"]), -1)
     assert [int(row.sum()) // 255 for row in met] == [one["coverage"] for one in facts["chains"]]
     assert facts["figures"]["digest"] == schedule.digest()
+    versions = np.arange(len(schedule.versions))[-70:]
+    met = schedule.ancestry.met(versions).sum(axis=1).tolist()  # two walks, for more than 64
+    assert met == [schedule.ancestry.coverage(int(version)) for version in versions]
+
+
+def test_the_energy_of_a_fleet_adds_up(tmp_path: Path) -> None:
+    """Devices that idle, leak and download, from the command line to the page."""
+    (tmp_path / "own.toml").write_text(
+        'name = "own"\n[[device]]\nshare = 1.0\nidle = 0.01\nleak = 0.001\ndownload = 0.5\ncapacity = 60\n'
+    )
+    offer = Offer(kept={"world.fleet": str(tmp_path / "own.toml")})
+    facts, columns = unpack(message(config_of({"policy": "pipecycle", **SMALL}, offer)))
+    parts = {name: float(column[-1]) for name, column in columns.items() if name.startswith("energy.")}
+    assert {f"energy.{name}" for name in ("download", "lost", "idle", "leaked")} < set(parts)
+    total = sum(part for name, part in parts.items() if name not in ("energy.moment", "energy.busy"))
+    assert total == pytest.approx(facts["figures"]["energy"]["harvested"], rel=1e-6)
+    done = pipecycle("studio", "--fleet", "own.toml", "--export", "page.html", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "--fleet own.toml" in (tmp_path / "page.html").read_text()
 
 
 def test_steps_stand_beside_their_limits() -> None:

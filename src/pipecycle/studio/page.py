@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from string import Template
 from typing import Any
+from urllib.parse import unquote
 
 from pipecycle import __version__
 from pipecycle.report.page import asset as report_asset
@@ -84,7 +85,7 @@ def _again(offer: Offer, link: str) -> str:
     """The command that opens this page to change its settings."""
     words = ["pipecycle", "studio", f"#{link}"]
     for flag, values in (("--policy", offer.policies), ("--harvest", offer.harvests)):
-        words += [word for value in values for word in (flag, value)]
+        words += [word for value in values if f"={value}" in unquote(link) for word in (flag, value)]
     fleet = offer.kept.get("world.fleet")
     return shlex.join([*words, *(() if fleet is None else ("--fleet", fleet))])
 

@@ -82,6 +82,6 @@ def planned(config: Config, watch: Watch = lambda over: None) -> tuple[Schedule,
 
 def _battery(levels: Ints, slots: Ints) -> tuple[dict[str, Any], Columns]:
     """Levels client by client, as parts of the fullest one."""
-    top = max(1, int(levels.max(initial=0)))
-    parts = np.round(levels.T * (65535 / top)).astype("u2")
+    top = int(levels.max(initial=0))
+    parts = np.round(levels.T * (65535 / max(1, top))).astype("u2")
     return {"fullest": top / UNIT}, {"battery.level": parts.ravel(), "battery.moment": slots.astype("i4")}

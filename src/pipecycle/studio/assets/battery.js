@@ -90,7 +90,7 @@
     }
     // The scale.
     const left = x + w + 8,
-      bar = plot.margin.right - 40;
+      bar = plot.margin.right - 46;
     for (let at = 0; at < h; at++) {
       const colour = COLOURS[Math.round(255 * (1 - at / h))];
       c.fillStyle = `rgb(${colour & 255},${(colour >> 8) & 255},${(colour >> 16) & 255})`;
@@ -119,7 +119,8 @@
       { x, y, w, h } = plot.inner,
       longest = Studio.time.slots();
     const values = series(plan),
-      most = Math.max(1, ...values) * 1.08;
+      both = Studio.shown().map((side) => series(Studio.plans[side])),
+      most = Math.max(1, ...both.flatMap((all) => [...all])) * 1.08;
     const X = (slot) => x + (slot / longest) * w,
       Y = (level) => y + h - (level / most) * h;
     plot.beside(0, most, Y);
@@ -166,13 +167,13 @@
     const plan = () => Studio.plans[side],
       ready = () => plan() !== null;
     const map = new Studio.Plot(host, {
-      margin: { right: 58 },
+      margin: { right: 64 },
       height: () => 240,
       draw: (plot) => heat(plot, plan()),
       words: () => words(plan(), side),
     });
     const one = new Studio.Plot(host, {
-      margin: { right: 58 },
+      margin: { right: 64 },
       height: () => 130,
       draw: (plot) => line(plot, plan()),
       words: () => wordsOfOne(plan()),

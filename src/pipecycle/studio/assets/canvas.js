@@ -110,7 +110,7 @@
       c.strokeStyle = theme.line;
       c.textAlign = "right";
       c.textBaseline = "middle";
-      for (const tick of ticks(low, high, Math.max(2, h / 42), whole)) {
+      for (const tick of ticks(low, high, Math.max(3, h / 42), whole)) {
         const place = Math.round(at(tick)) + 0.5;
         if (place < y - 1 || place > y + h + 1) continue;
         c.beginPath();

@@ -385,5 +385,6 @@
       );
   }
 
+  Studio.on("theme", show); // legends have colours, too
   Studio.charts = { show, label, sideColour };
 })();

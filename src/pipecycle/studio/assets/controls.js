@@ -328,7 +328,7 @@
       {},
       make("legend", {}, "World"),
       start.fleet &&
-        make("p", { className: "note" }, `Devices from ${start.fleet}; what they state themselves is fixed.`),
+        make("p", { className: "note" }, `Devices come from ${start.fleet}; settings that it states are fixed.`),
       ...fields(start.world.slice(0, 3)),
       ...harvest(
         () => state.shared["world.harvest"],

@@ -34,7 +34,7 @@
     const { picked, place } = (plan.rows ??= rows(plan, 170));
     const { client, start, end, chain, state } = plan.session;
     plan.placed ??= Int32Array.from(client, (one) => place[one]);
-    return { row: plan.placed, start, end, chain, state, rows: picked.length, name: (at) => `client ${picked[at]}` };
+    return { row: plan.placed, start, end, chain, state, rows: picked.length, name: (at) => (at ? count(picked[at]) : `client ${picked[at]}`) };
   }
 
   function draw(plot, plan) {

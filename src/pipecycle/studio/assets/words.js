@@ -199,14 +199,14 @@
     }
     for (const side of Studio.SIDES) {
       if (Studio.problems[side]) {
-        const old = Studio.plans[side] ? " The pictures show the last settings that worked." : "";
+        const old = Studio.plans[side] ? " The pictures show the last settings that worked." : "",
+          stop = /[.!?]$/.test(Studio.problems[side]) ? "" : ".";
         found.push(
           make(
             "p",
             { className: `problem side-${side}`, role: "alert" },
             make("b", {}, `Scheduler ${side.toUpperCase()}: `),
-            Studio.problems[side],
-            old,
+            Studio.problems[side] + stop + old,
           ),
         );
       } else if (Studio.plans[side]) {
