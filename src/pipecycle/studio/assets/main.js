@@ -56,6 +56,7 @@
   function rest() {
     for (const side of SIDES) Studio.battery.show(side);
     Studio.charts.show();
+    Studio.training.redraw();
     if (Studio.shown().length) Studio.time.strip.refresh();
     Studio.words.show();
     Studio.pipeline.table();

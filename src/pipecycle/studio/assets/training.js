@@ -126,8 +126,8 @@
     }),
   );
 
-  Studio.on("plan", () => plots.forEach((plot) => plot.refresh()));
   Studio.training = {
+    redraw: () => plots.forEach((plot) => plot.refresh()),
     begin: () => {
       byId("train").hidden = start.saved;
       byId("h-accuracy").textContent = `Accuracy, trained on ${start.data}`;
