@@ -9,7 +9,7 @@
     ["Aggregations", (f) => f.figures.aggregations],
     ["Energy spent", (f) => f.figures.energy.spent, "units"],
     ["Mean lag", (f) => f.figures.lag.mean, "versions"],
-    ["Largest step ÷ limit", (f) => f.step.ratio_max],
+    ["Largest step", (f) => f.step.ratio_max, "× limit"],
     ["Narrowest chain", (f) => f.figures.chains.coverage_min, "clients"],
     ["Fairness (Jain)", (f) => f.figures.fairness],
     ["Sessions", (f) => f.figures.sessions],
@@ -18,7 +18,7 @@
     ["Versions published", (f) => f.figures.published],
     ["Groups at once, most", (f) => f.figures.max_concurrent_groups],
     ["Largest lag", (f) => f.figures.lag.max, "versions"],
-    ["Mean step ÷ limit", (f) => f.step.ratio_mean],
+    ["Mean step", (f) => f.step.ratio_mean, "× limit"],
     ["Chains", (f) => f.figures.chains.count],
     ["Depth of the longest chain", (f) => f.figures.chains.depth_max, "aggregations"],
     ["Clients that took part", (f) => f.figures.participants],
@@ -56,7 +56,7 @@
       ...FIGURES.slice(0, 6).map(([name, value, unit]) => {
         const values = sides.map((side) => value(Studio.plans[side].facts));
         const danger =
-          name === "Largest step ÷ limit"
+          name === "Largest step"
             ? (one) => one > 1 + 1e-6
             : name === "Narrowest chain"
               ? (one, side) => one < Studio.plans[side].facts.figures.participants
