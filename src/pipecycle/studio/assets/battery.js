@@ -109,9 +109,12 @@
       by = unit(plan);
     if (chosen !== null && chosen < clients)
       return Float64Array.from(level.subarray(chosen * columns, (chosen + 1) * columns), (one) => one * by);
-    const sums = new Float64Array(columns);
-    for (let at = 0; at < level.length; at++) sums[at % columns] += level[at];
-    return sums.map((sum) => (sum * by) / clients);
+    if (plan.mean === undefined) {
+      plan.mean = new Float64Array(columns);
+      for (let at = 0; at < level.length; at += columns)
+        for (let k = 0; k < columns; k++) plan.mean[k] += (level[at + k] * by) / clients;
+    }
+    return plan.mean;
   }
 
   function line(plot, plan) {
