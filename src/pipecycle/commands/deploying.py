@@ -311,12 +311,7 @@ def keys(
     ] = None,
     nodes: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            max=MOST_NODES,
-            metavar="N",
-            help="Keys for this many nodes; existing ones stay. \\[default: 4 at first]",
-        ),
+        typer.Option(min=0, max=MOST_NODES, metavar="N", help="Keys for nodes 0 to N - 1. \\[default: 4 at first]"),
     ] = None,
     renew: Annotated[
         bool, typer.Option("--renew", help="Sign a new server certificate; devices keep their ca.crt and their keys.")
@@ -346,9 +341,7 @@ def keys(
     if as_json:
         print(json.dumps({"files": [str(path) for path in files]}))
         return
-    console = Console()
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    Console().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 def _options(
