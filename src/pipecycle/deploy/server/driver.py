@@ -116,7 +116,7 @@ class Driver:
             self.evaluate_recipes(slot)
             self.levels.append(self.fleet.true_level())
             self.evaluation.collect(slot)
-            if (slot + 1) % self.settings.evaluate_every == 0 and slot + 1 < self.settings.slots:
+            if self.evaluation.due(slot + 1) and slot + 1 < self.settings.slots:
                 self._evaluate_model(slot, self.fleet.ledger.spent, wait=self.settings.clock == "logical")
                 if slot >= self._due:  # its length grows with the run, so that all of them together take linear time
                     self.outputs.save(self.schedule(), self.levels)

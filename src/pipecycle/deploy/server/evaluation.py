@@ -10,6 +10,7 @@ from attrs import define, field
 from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor
 
+from pipecycle.deploy.server.clocks import POLL
 from pipecycle.deploy.server.model import Model
 from pipecycle.deploy.server.outputs import Outputs
 from pipecycle.deploy.server.roster import Roster
@@ -36,6 +37,8 @@ class Evaluation:
     outputs: Outputs
     asked: Checkpoint | None = None
     """What clients are asked about."""
+    last: int = 0
+    """The slots that had elapsed at the latest evaluation."""
     scores: list[Event] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
@@ -45,15 +48,22 @@ class Evaluation:
                 "in ours the server evaluates"
             )
 
+    def due(self, elapsed: int) -> bool:
+        """Whether it is time for one: after every so many slots, or later if clients evaluate and none was idle."""
+        every, rows = self.run.evaluate_every, self.model.history.rows
+        due = elapsed // every * every > max(self.last, rows[-1].slot if rows else 0)
+        return due and (not self.run.evaluate_clients or bool(self.roster.idle()))
+
     def start(self, point: Checkpoint, vector: Tensor) -> None:
-        """Evaluate a version, or ask clients that have nothing else to do for it: nobody does two things at once."""
+        """Evaluate a version, or ask idle clients to: nobody does two things at once."""
+        self.last = point.slot
         if not self.run.evaluate_clients:
             self._record(point.slot - 1, point, self.model.score(vector))
             return
         self.finish(point.slot - 1)  # the one before, with the scores that have come
+        idle = np.array(self.roster.idle(), np.int64)
         draw = streams(self.run.trial)("evaluate", point.slot)
-        chosen = draw.sample(np.array(self.roster.idle(), np.int64), self.run.evaluate_clients)
-        for client in chosen.tolist():
+        for client in draw.sample(idle, self.run.evaluate_clients).tolist():
             config = {"batch-size": self.run.batch, "server-round": len(self.model.history.rows) + 1}
             content = {"arrays": write_arrays(self.model.named(vector)), "config": ConfigRecord(config)}
             self.roster.examine(client, RecordDict(content))
@@ -63,7 +73,7 @@ class Evaluation:
     def collect(self, slot: int, *, wait: bool = False) -> None:
         """Finish once all scores have come; `wait` for them."""
         while wait and self.roster.examined:
-            self.roster.timer.sleep(0.05)
+            self.roster.timer.sleep(POLL)
             for event in self.roster.scores():
                 self.trace.write(slot=slot, **event)
                 self.scores.append(event)
@@ -79,7 +89,7 @@ class Evaluation:
             return
         good = [event for event in scores if "why" not in event]
         if not good:
-            why = "; ".join(str(event["why"]) for event in scores[:1]) or "none was present and idle"
+            why = "; ".join(str(event["why"]) for event in scores[:1]) or "none was idle"
             LOG.warning("slot %d: no client has evaluated version %d (%s)", point.slot, point.version, why)
         if good or last:
             self._record(slot, point, Score(_mean(good, "accuracy"), _mean(good, "loss"), ()), clients=len(good))
