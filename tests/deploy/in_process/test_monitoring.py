@@ -191,6 +191,29 @@ def test_a_fast_run_writes_now_and_then(federation: Federation, tmp_path: Path) 
     assert metadata["version"] == str(live.driver.lineage.published)
 
 
+def test_the_model_loads_as_the_page_says(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[3] / "docs/deploy.md").read_text()
+    (block,) = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    live = federation(out=str(tmp_path / "forest/run"), clients=2, slots=30)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    assert f"'version': '{live.driver.lineage.published}'" in capsys.readouterr().out
+    served = live.driver.model.named(live.driver.weights.version(live.driver.lineage.published))
+    assert {name: value.numpy().tobytes() for name, value in names["model"].state_dict().items()} == {
+        name: value.tobytes() for name, value in served.items()
+    }
+
+
+def test_every_metric_is_on_the_page(federation: Federation) -> None:
+    page = (Path(__file__).parents[3] / "docs/deploy.md").read_text().replace("`_", "`pipecycle_nodes_")
+    driver = federation(slots=30).driver
+    for family in monitoring.families(driver, ended=True):
+        assert f"`{family.name}`" in page
+
+
 def test_help_and_labels_are_escaped() -> None:
     odd = 'back\\slash "quote"\nline\\n'
     text = exposition([Family("pipecycle_x", odd, [({"name": odd}, 1), ({"name": ""}, 2.5e-9)])], {"run": odd})
