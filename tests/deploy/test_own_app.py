@@ -121,6 +121,7 @@ def test_it_is_scheduled_as_it_is(tmp_path: Path) -> None:
     options += ["--nodes", "2", "--policy", "fedavg", "--set", "epoch=10"]
     made = pipecycle("init", "my app", *options, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
+    assert "schedules 2 nodes; its settings are in" in made.stdout  # what it learns is its own affair
     assert 'partition = "by-street"' in (home / "pyproject.toml").read_text()
     code, said, seen = watched(home, "--json", "--set", "evaluate-every=6", "--set", "evaluate-clients=1")
     assert code == 0, said
