@@ -23,7 +23,6 @@ from pipecycle.world.streams import streams
 
 LOG = logging.getLogger("flwr")
 """Flower's own, which `flwr run --stream` and `flwr log` show."""
-NAN = float("nan")
 
 
 @define
@@ -107,9 +106,6 @@ class Evaluation:
 
 
 def _mean(scores: Sequence[Event], name: str) -> float:
-    values, weights = [], []
-    for event in scores:
-        if name in event:
-            values.append(event[name])
-            weights.append(event["samples"])
-    return float(np.average(values, weights=weights)) if values else NAN
+    held = [event for event in scores if name in event]
+    weights = [event["samples"] for event in held]
+    return float(np.average([event[name] for event in held], weights=weights)) if held else float("nan")
