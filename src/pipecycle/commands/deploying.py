@@ -90,6 +90,7 @@ def init(
     `pipecycle deploy up DIR` runs it on this machine, `flwr run DIR` on any SuperLink. Example:
     pipecycle deploy init forest --policy pipecycle+ --model lenet --nodes 8 --set groups=2 --set slot-seconds=30"""
     chosen = RunSettings.of({**DEMO, **_options(policy, model, data, nodes, harvest, set_)})
+    own = (folder / "pyproject.toml").exists()  # a user's app, which brings its model and data
     files = [str(path) for path in write_app(folder, chosen)]
     if with_ is not None:
         files += [str(path) for path in write_machines(folder, with_.value, superlink, chosen.clients)]
@@ -97,9 +98,10 @@ def init(
         print(json.dumps({"folder": str(folder), "files": files, "settings": chosen.flat()}))
         return
     console = Console()
+    learning = "" if own else f" that train {chosen.model} on {chosen.data}"
     for line in (
-        f"{folder}: an app in which {chosen.policy} schedules {chosen.clients} nodes that train {chosen.model} on "
-        f"{chosen.data}; its settings are in {folder / 'pyproject.toml'}.",
+        f"{folder}: an app in which {chosen.policy} schedules {chosen.clients} nodes{learning}; its settings are in "
+        f"{folder / 'pyproject.toml'}.",
         f"Try it on this machine: pipecycle deploy up {quoted(folder)}",
         f"On a SuperLink of yours: flwr run {quoted(folder)} NAME",
     ):
