@@ -17,6 +17,8 @@ from safetensors.numpy import load_file  # noqa: E402
 
 from pipecycle.world.energy import UNIT  # noqa: E402
 
+from .shared import PATIENCE  # noqa: E402
+
 PROJECT = """
 [project]
 name = "mine"
@@ -71,7 +73,7 @@ server = server_app(initial=lambda: {"x": np.zeros(3, np.float32), "seen": np.ze
 
 def pipecycle(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pipecycle", "deploy", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=400, check=False)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def test_it_is_scheduled_as_it_is(tmp_path: Path) -> None:
