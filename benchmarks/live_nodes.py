@@ -2,9 +2,9 @@
 
     python benchmarks/live_nodes.py [--nodes 50] [--tls] [--out nodes.json]
 
-All nodes share this machine's cores, so sessions take as long as on a crowded machine.  CPU seconds, and memory per node,
-are what they would be elsewhere.  It refuses to start, or stops, where less than 6 GiB of memory would be left.  Needs
-the extra `flower`.
+All nodes share this machine's cores, so sessions take as long as on a crowded machine.  CPU seconds, and memory per
+node, are what they would be elsewhere.  It refuses to start, or stops, where less than 6 GiB of memory would be left.
+Needs the extra `flower`.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ NAME = "pipecycle"
 ANSWER = 120.0
 """Seconds that a `flwr` command may take."""
 LOOKS = 50
-"""How often in a second all nodes together look for work.  A look takes 8 ms of a core.  By itself each of Flower's nodes
-looks once a second, which is late where they are few and too often where hundreds share a machine."""
+"""How often in a second all nodes together look for work.  A look takes 8 ms of a core.  By itself each of Flower's
+nodes looks once a second, which is late where they are few and too often where hundreds share a machine."""
 STARTING, TURN = 8, 30.0
 """How many nodes may start at a time, and the seconds after which the next one does in any case.  When fifty start at
 once, Flower repeats requests that take long, and then refuses some nodes because they are registered already."""

@@ -105,7 +105,7 @@ class FlatSettings:
     def of(cls, values: Mapping[str, Any], *, strict: bool = True) -> Self:
         """From a configuration; an unknown key or a wrong type is refused by name.  Not `strict`, unknown keys are
         ignored: a user's own app has keys of its own."""
-        hints, fields = _hints(cls), cls.fields()
+        hints, fields = _hints(cls), cls.fields()  # type: ignore[arg-type]
         given = {}
         for key, value in values.items():
             if key in fields:
