@@ -1,10 +1,14 @@
 """Where the time and the memory of a live run go: real Flower nodes on this machine, each with processes of its own.
 
     python benchmarks/live_nodes.py [--nodes 50] [--tls] [--out nodes.json]
+    python benchmarks/live_nodes.py --within 1000
 
 All nodes share this machine's cores, so sessions take as long as on a crowded machine.  CPU seconds, and memory per
 node, are what they would be elsewhere.  It refuses to start, or stops, where less than 6 GiB of memory would be left.
 Needs the extra `flower`.
+
+`--within` has the nodes within this process, on a grid without a network, and shows what our own part of
+the server takes with more nodes than a machine holds.
 """
 
 from __future__ import annotations
@@ -171,6 +175,28 @@ def measure(home: Path, nodes: int, *, tls: bool) -> dict[str, Any]:
     return figures
 
 
+def within(nodes: int, home: Path) -> None:
+    """CPU seconds of each part of the server; what nodes and the grid do is within its messages."""
+    sys.path.insert(0, str(PARTS.parents[1]))
+    from live_parts.server_app import Parts, measure
+    from pipecycle.deploy import client_app
+    from pipecycle.deploy.server.driver import Driver
+    from pipecycle.deploy.server.model import own
+    from tests.deploy.local_grid import LocalGrid, VirtualTime
+
+    run = RunSettings.of({**settings(nodes, home / "run"), "slots": 5 * SLOTS})
+    grid = LocalGrid(client_app(timer=VirtualTime()), [{"partition-id": node} for node in range(nodes)], run.flat())
+    parts = Parts("model and data loaded")
+    driver = Driver(grid, run, own(run), grid.timer)
+    parts.enter("everything else")
+    measure(driver, grid, parts)
+    schedule = driver.run()
+    parts.enter("end")
+    print(f"{nodes} nodes within this process: {schedule}; calls, CPU seconds\n")
+    for part, (calls, _, cpu) in sorted(parts.spent.items(), key=lambda row: -row[1][2]):
+        print(f"  {part:32} {calls:6.0f} {cpu:8.2f}")
+
+
 def show(figures: dict[str, Any]) -> None:
     server, nodes = figures["server"], figures["nodes"]
     print(f"{nodes} nodes, {'TLS and keys' if figures['tls'] else 'no TLS'}, {figures['cores']} cores, ", end="")
@@ -225,9 +251,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", maxsplit=1)[0])
     parser.add_argument("--nodes", type=int, default=50)
     parser.add_argument("--tls", action="store_true")
+    parser.add_argument("--within", type=int, metavar="NODES")
     parser.add_argument("--out", type=Path, help="a file for all figures, as JSON")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
+        if given.within:
+            return within(given.within, Path(home))
         try:
             figures = measure(Path(home), given.nodes, tls=given.tls)
         except TooFull as error:

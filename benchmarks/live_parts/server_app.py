@@ -77,11 +77,11 @@ def measure(driver: Driver, grid: Grid, parts: Parts) -> dict[str, dict[str, Any
     push, pull = grid.push_messages, grid.pull_messages
 
     def pushed(waiting: list[Message]) -> Any:
-        accepted = push(waiting)
+        began, accepted = time.time(), push(waiting)
         for message in waiting:
             order = Order.of(message.content)
             asked = "session" if order is not None and not order.roll_call else "roll call"
-            messages[message.metadata.message_id] = {"what": asked, "pushed": time.time()}
+            messages[message.metadata.message_id] = {"what": asked, "pushed": began}
         return accepted
 
     def pulled(ids: list[str]) -> Any:

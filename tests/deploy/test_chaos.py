@@ -27,8 +27,6 @@ from pipecycle.world.specs import parse_harvest  # noqa: E402
 from .shared import PATIENCE  # noqa: E402
 
 NODES, SESSION = 6, 12
-MORE = 40
-"""Slots after the server has died: three sessions."""
 SETTINGS = {
     "clients": NODES,
     "policy-settings": '{"groups": 2, "group_size": 2}',
@@ -137,7 +135,8 @@ def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
         for node, process in federation.nodes.items():  # whoever has given up is started again, as a service would be
             if node != killed[1] and process.poll() is not None:
                 scene.start(node)
-        settings["slots"] = (reached or 0) + MORE
+        took = max(event["took"] for event in until_then if event["event"] == "reply")  # on this machine, today
+        settings |= {"slots": (reached or 0) + 20 + int(3 * took), "deadline": max(settings["deadline"], 2 * took)}
         federation.submit(tmp_path / "app", {**settings, "resume": True})
         end = time.monotonic() + PATIENCE
         while (progress := scene.tail.read()).ended is None:
