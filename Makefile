@@ -62,7 +62,7 @@ flower-test: .venv-flower/.installed  ## live federations: in-process, simulated
 	.venv-flower/bin/python -m pytest tests/deploy -m "not chaos" -n 2 --dist loadfile --no-loadscope-reorder
 
 flower-chaos: .venv-flower/.installed  ## nodes and the server of a live federation are killed, and it goes on
-	.venv-flower/bin/python -m pytest tests/deploy -m chaos
+	.venv-flower/bin/python -m pytest tests/deploy -m chaos -n 2 --dist loadfile --no-loadscope-reorder
 
 .venv-flower/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-flower

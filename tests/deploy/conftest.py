@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-LONG = ("test_up", "test_processes", "test_simulation")
+LONG = ("test_chaos", "test_up", "test_processes", "test_simulation", "test_own_app")
 """Modules with processes of their own: they begin first, so that two workers end together."""
 
 

@@ -16,6 +16,8 @@ from pipecycle.deploy.server.model import own
 
 from .local_grid import LocalGrid
 
+PATIENCE = 600.0
+"""Seconds after which a test gives up on an event: long, because a machine under load is no failure."""
 BITS = {"model": "lenet", "harvest": "always", "session": 4, "slots": 7, "initial": 5.0, "evaluate-every": 7}
 """Clients that charge in every slot, on a logical clock; lenet is trained alike wherever there is no GPU."""
 
@@ -39,11 +41,12 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
 
 
-def until(condition: Callable[[], object], seconds: float, said: Callable[[], str] = str) -> None:
-    end = time.monotonic() + seconds
+def until(condition: Callable[[], object], said: Callable[[], str] = str) -> None:
+    """Wait for an event."""
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, said()
-        time.sleep(0.3)
+        time.sleep(0.1)
 
 
 def stop_after(driver: Any, last: int, error: type[BaseException]) -> None:

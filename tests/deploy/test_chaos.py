@@ -24,13 +24,15 @@ from pipecycle.runs.records import load  # noqa: E402
 from pipecycle.world.energy import UNIT  # noqa: E402
 from pipecycle.world.specs import parse_harvest  # noqa: E402
 
+from .shared import PATIENCE  # noqa: E402
+
 NODES, SESSION = 6, 12
 SETTINGS = {
     "clients": NODES,
     "policy-settings": '{"groups": 2, "group_size": 2}',
     "clock": "wall",
     "slot-seconds": 1.0,
-    "slots": 150,
+    "slots": 2000,  # more than it ever takes; the resumed run has as many as it needs
     "session": SESSION,
     "slack": 10,
     "deadline": 40.0,
@@ -53,8 +55,8 @@ class Scene:
         ledger = self.home / "nodes" / f"{node}.json"
         self.federation.start_node(node, {"partition-id": node, "ledger": str(ledger), "pace": 0.3})
 
-    def wait(self, condition: Callable[[Progress], object], seconds: float, what: str) -> Progress:
-        end = time.monotonic() + seconds
+    def wait(self, condition: Callable[[Progress], object], what: str) -> Progress:
+        end = time.monotonic() + PATIENCE
         while not condition(progress := self.tail.read()):
             self.federation.watch()
             assert progress.ended is None, f"the run ended before {what}"
@@ -78,14 +80,14 @@ class Scene:
 
 
 def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
-    settings = {**SETTINGS, "out": str(tmp_path / "run")}
+    settings: dict[str, Any] = {**SETTINGS, "out": str(tmp_path / "run")}
     write_app(tmp_path / "app", RunSettings())
     with Federation(tmp_path / "federation", tls=True) as federation:
         scene = Scene(tmp_path, federation)
         for node in range(NODES):
             scene.start(node)
         federation.submit(tmp_path / "app", settings)
-        scene.wait(lambda progress: progress.aggregations, 120, "a first aggregation")
+        scene.wait(lambda progress: progress.aggregations, "a first aggregation")
 
         # A third of the nodes lose power, in mid-training.
         killed: list[int] = []
@@ -97,7 +99,7 @@ def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
                 caught[:] = [node for node in members if scene.at_work(node)]
                 return bool(caught)
 
-            scene.wait(look, 90, "training")
+            scene.wait(look, "training")
             node = caught[0]
             kill_family(federation.nodes[node].pid)
             federation.nodes[node].wait()
@@ -111,17 +113,17 @@ def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
         # One comes back; those who are left go on meanwhile.
         before = scene.tail.read().aggregations
         scene.start(killed[0])
-        scene.wait(lambda progress: progress.aggregations > before, 90, "an aggregation without the dead")
+        scene.wait(lambda progress: progress.aggregations > before, "an aggregation without the dead")
         while time.monotonic() - slept < 20:
             time.sleep(0.2)
         for one in sleepers:
             if one.is_running():
                 one.resume()
         before = scene.tail.read().aggregations
-        scene.wait(lambda progress: progress.aggregations > before, 90, "an aggregation with the sleeper awake")
+        scene.wait(lambda progress: progress.aggregations > before, "an aggregation with the sleeper awake")
 
         # The server dies with a group in flight.
-        progress = scene.wait(lambda progress: progress.groups, 60, "a group in flight")
+        progress = scene.wait(lambda progress: progress.groups, "a group in flight")
         reached, served = progress.slot, progress.version
         assert federation.link is not None
         kill_family(federation.link.pid)
@@ -133,8 +135,10 @@ def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
         for node, process in federation.nodes.items():  # whoever has given up is started again, as a service would be
             if node != killed[1] and process.poll() is not None:
                 scene.start(node)
+        took = max(event["took"] for event in until_then if event["event"] == "reply")  # on this machine, today
+        settings |= {"slots": (reached or 0) + 20 + int(3 * took), "deadline": max(settings["deadline"], 2 * took)}
         federation.submit(tmp_path / "app", {**settings, "resume": True})
-        end = time.monotonic() + 200
+        end = time.monotonic() + PATIENCE
         while (progress := scene.tail.read()).ended is None:
             federation.watch()
             assert time.monotonic() < end, progress.line()
@@ -167,7 +171,7 @@ def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
 
     # Every battery: what the weather gave, to the quantum, is what was spent and what is stored; no session was paid
     # twice, none that was reported was not paid.
-    weather = parse_harvest("bernoulli:0.5").weather(NODES, 0).block(1000)
+    weather = parse_harvest("bernoulli:0.5").weather(NODES, 0).block(SETTINGS["slots"])
     forgotten = [event for event in until_then if event["slot"] > resumed["slot"]]  # after the last checkpoint
     launches = [event for event in [*trace, *forgotten] if event["event"] == "launch"]
     agreed = 0
@@ -196,4 +200,4 @@ def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
     (record,) = load([tmp_path / "run"])
     assert record is not None
     schedule = Schedule.load(tmp_path / "run" / "schedule.npz")
-    assert schedule.slots == SETTINGS["slots"]
+    assert schedule.slots == settings["slots"]

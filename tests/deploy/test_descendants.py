@@ -7,38 +7,34 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+pytest.importorskip("flwr")
 psutil = pytest.importorskip("psutil")
 pytestmark = pytest.mark.flower
 
 from pipecycle.deploy.local.processes import Descendants, family, kill_family  # noqa: E402
 
+from .shared import until  # noqa: E402
+
 # A parent whose child has a session of its own and starts a grandchild: nobody hears a signal to the group.
 PARENT = """
 import subprocess, sys, time
 child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', sys.argv[1]]); time.sleep(100)"
-grandchild = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)"
+grandchild = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(100)"
 subprocess.Popen([sys.executable, "-c", child, grandchild], start_new_session=True)
 time.sleep(100)
 """
 
 
 def start() -> subprocess.Popen[bytes]:
-    process = subprocess.Popen([sys.executable, "-c", PARENT])
-    wait(lambda: len(family(process.pid)) == 3)
-    time.sleep(0.3)  # until the grandchild ignores signals
+    process = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout:
+        process.stdout.readline()  # the grandchild ignores signals by now
     return process
-
-
-def wait(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def living(members: list[psutil.Process]) -> list[psutil.Process]:
@@ -73,7 +69,7 @@ def test_power_off() -> None:
     members = family(process.pid)
     kill_family(process.pid)
     process.wait()
-    wait(lambda: living(members) == [])
+    until(lambda: living(members) == [])
 
 
 def test_the_keeper_acts_when_its_master_is_killed(tmp_path: Path) -> None:
@@ -85,9 +81,9 @@ subprocess.Popen([sys.executable, "-c", {PARENT!r}])
 time.sleep(100)
 """
     process = subprocess.Popen([sys.executable, "-c", master])
-    wait(lambda: len(family(process.pid)) == 5)
+    until(lambda: len(family(process.pid)) == 5)
     time.sleep(1.5)  # the keeper looks twice a second
     members = family(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    wait(lambda: living(members) == [])
+    until(lambda: living(members) == [])

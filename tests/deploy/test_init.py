@@ -121,4 +121,5 @@ def test_what_keeps_it_running_elsewhere(deploy: Deploy, tmp_path: Path, kind: s
     assert "--superlink pi.local:9000 --root ca.crt --key node-" in together
     assert "--port 9000" in together
     assert "FLWR_TELEMETRY_ENABLED" in together
+    assert kind == "compose" or together.count(" PATH=/opt/pipecycle/bin:") == 2  # a SuperLink starts flower-superexec
     assert together.count("estart: always" if kind == "compose" else "Restart=always") == 2

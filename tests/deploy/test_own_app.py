@@ -20,7 +20,7 @@ from safetensors.numpy import load_file  # noqa: E402
 from pipecycle.world.energy import UNIT  # noqa: E402
 
 from .in_process.test_monitoring import one, parse, read_model  # noqa: E402
-from .shared import read_trace  # noqa: E402
+from .shared import PATIENCE, read_trace  # noqa: E402
 
 PROJECT = """
 [project]
@@ -83,7 +83,7 @@ server = server_app(initial=lambda: {"x": np.zeros(3, np.float32), "seen": np.ze
 
 def pipecycle(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pipecycle", "deploy", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=400, check=False)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def watched(home: Path, *arguments: str) -> tuple[int, str, list[dict[str, str]]]:
@@ -92,7 +92,7 @@ def watched(home: Path, *arguments: str) -> tuple[int, str, list[dict[str, str]]
     seen: list[dict[str, str]] = []
     with (home.parent / "up.log").open("w") as log:
         process = subprocess.Popen(command, cwd=home.parent, stdout=log, stderr=subprocess.STDOUT)
-    end = time.monotonic() + 400
+    end = time.monotonic() + PATIENCE
     try:
         while process.poll() is None:
             assert time.monotonic() < end, (home.parent / "up.log").read_text()

@@ -31,6 +31,7 @@ from pipecycle.world.energy import UNIT  # noqa: E402
 
 from .shared import (  # noqa: E402
     BITS,
+    PATIENCE,
     in_process,
     read_trace,
     same,
@@ -73,18 +74,18 @@ def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up) 
         kin.look()
         return tail.read().aggregations > 0 or process.poll() is not None
 
-    until(lambda: tail.read().groups or process.poll() is not None, 180)
+    until(lambda: tail.read().groups or process.poll() is not None)
     status = [sys.executable, "-m", "pipecycle", "deploy", "status", "app", "--json"]
     told = json.loads(subprocess.run(status, cwd=tmp_path, check=True, capture_output=True, text=True).stdout)
     assert told["running"]["pid"] == process.pid
     assert told["nodes"]["0"]["doing"] == "training"
-    until(first_update, 180)
+    until(first_update)
     assert process.poll() is None
     assert tail.progress.ended is None
     process.send_signal(signal.SIGINT)
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, said
     assert "--resume` continues" in said
     assert kin.look() == set()
@@ -93,12 +94,12 @@ def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up) 
     # Who goes on need not say again how the nodes were started, and cannot say something else.
     sentence = "--node capacity=50.0: the run was started with 60.0"
     other = up("app", "--resume", "--node", "capacity=50")
-    _, said = other.communicate(timeout=60)
+    _, said = other.communicate(timeout=PATIENCE)
     assert (other.returncode, said.strip()) == (2, f"pipecycle: {sentence}")
     for node in range(2):
         (tmp_path / "app" / "federation" / "nodes" / str(node) / "node.toml").unlink()
     again = up("app", "--resume", "--json")
-    answer, said = again.communicate(timeout=240)
+    answer, said = again.communicate(timeout=PATIENCE)
     assert again.returncode == 0, said
     assert "with TLS" in said
     assert "with registered keys" in said
@@ -126,13 +127,13 @@ def test_nobody_outlives_the_command(tmp_path: Path, up: Up, how: signal.Signals
     process = up("app", "--nodes", "2")
     kin = Descendants(process.pid)
     noted = tmp_path / "app" / "federation" / "running.json"
-    until(lambda: noted.exists() and len(json.loads(noted.read_text())["nodes"]) == 2, 60)
-    until(lambda: len(kin.look()) >= 6, 60)  # keeper, SuperLink, nodes and their SuperExecs
+    until(lambda: noted.exists() and len(json.loads(noted.read_text())["nodes"]) == 2)
+    until(lambda: len(kin.look()) >= 6)  # keeper, SuperLink, nodes and their SuperExecs
     time.sleep(2)  # the keeper has seen them too
     os.kill(process.pid, how)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE)
     if how == signal.SIGKILL:  # then it is for the keeper to do, a moment later
-        until(lambda: kin.look() == set(), 30, lambda: str(kin.known))
+        until(lambda: kin.look() == set(), lambda: str(kin.known))
     assert process.returncode == (-9 if how == signal.SIGKILL else 130)
     assert kin.look() == set()
 
@@ -141,7 +142,7 @@ def test_a_failed_run_says_why(tmp_path: Path, up: Up) -> None:
     np.savez(tmp_path / "odd.npz", x_train=np.zeros((4, 4), np.float32), y_train=np.arange(3))
     process = up("app", "--nodes", "1", "--data", "odd.npz")
     kin = Descendants(process.pid)
-    answer, said = process.communicate(timeout=180)
+    answer, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1, said
     assert "finished:failed" in answer
     assert "odd.npz" in answer

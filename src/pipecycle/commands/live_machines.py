@@ -81,6 +81,7 @@ def write_machines(folder: Path, kind: str, address: str, nodes: int) -> list[Pa
     texts = {f"node-{n}.toml": SETTINGS.format(n=n, ledger=toml(f"{STATE}/ledger-{n}.json")) for n in range(nodes)}
     common = {"keys": KEYS, "state": STATE, "home": HOME, "port": port}
     if kind == "systemd":
+        environment["PATH"] = f"{HOME}/bin:/usr/local/bin:/usr/bin:/bin"  # Flower's programs start each other by name
         plain = " ".join(f"{key}={value}" for key, value in environment.items())
         for name, note, about, command in (
             ("superlink.service", "On the server.", "pipecycle SuperLink", link),

@@ -162,7 +162,7 @@ def run_app(site: Site, settings: RunSettings, options: StartOptions, *, say: Sa
     """Start everything, run the app, watch it, and stop everything, also after an interruption."""
     overrides = read_app(site.folder).overrides(settings)
     battery(settings, NodeSettings.of(options.node), time)  # refuses one that does not fit the run's clock
-    with as_ctrl_c(), Federation(site.federation, tls=options.tls) as federation:
+    with as_ctrl_c(), Federation(site.federation, options.tls, settings.clients) as federation:
         link, keys = (" with TLS", " with registered keys") if options.tls else ("", "")
         say(f"SuperLink on 127.0.0.1:{federation.port}{link}, logs in {site.federation / 'logs'}")
         write(site.options_file, options.text())

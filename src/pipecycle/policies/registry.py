@@ -9,6 +9,8 @@ import sys
 import types
 import typing
 from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -104,14 +106,15 @@ def typed(found: type[Policy], name: str, options: Mapping[str, Any]) -> dict[st
     return {key: convert(key, value, allowed[key]) for key, value in options.items()}
 
 
-def parameters(found: type[Policy]) -> dict[str, Any]:
+@cache
+def parameters(found: type[Policy]) -> Mapping[str, Any]:
     """The settings of a policy and their declared types."""
     try:
         hints = typing.get_type_hints(found.__init__)
     except (NameError, TypeError, AttributeError):  # a user's, which mean something to a type checker alone
         hints = {}
     names = [name for name in inspect.signature(found).parameters if name != "self"]
-    return {name: hints.get(name, str) for name in names}
+    return MappingProxyType({name: hints.get(name, str) for name in names})
 
 
 def defaults(found: type[Policy]) -> dict[str, Any]:

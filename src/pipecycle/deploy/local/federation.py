@@ -29,6 +29,12 @@ NAME = "pipecycle"
 """The SuperLink's name in Flower's own configuration: `flwr list pipecycle`."""
 ANSWER = 120.0
 """Seconds that a `flwr` command may take."""
+LOOKS = 50
+"""How often in a second all nodes together look for work.  A look takes 8 ms of a core.  By itself each of Flower's
+nodes looks once a second, which is late where they are few and too often where hundreds share a machine."""
+STARTING, TURN = 8, 30.0
+"""How many nodes may start at a time, and the seconds after which the next one does in any case.  When fifty start at
+once, Flower repeats requests that take long, and then refuses some nodes because they are registered already."""
 Settings = Mapping[str, bool | int | float | str]
 
 
@@ -38,6 +44,8 @@ class Federation:
 
     folder: Path
     tls: bool = False
+    expected: int = 10
+    """How many nodes there will be."""
     port: int = 0
     link: subprocess.Popen[bytes] | None = None
     nodes: dict[int, subprocess.Popen[bytes]] = field(factory=dict)
@@ -64,7 +72,8 @@ class Federation:
 
     @property
     def environment(self) -> dict[str, str]:
-        return environment(self.folder / "home")
+        pause = max(0.2, self.expected / LOOKS)
+        return {**environment(self.folder / "home"), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": f"{pause:g}"}
 
     @property
     def authority(self) -> Authority:
@@ -101,6 +110,9 @@ class Federation:
         """Start a SuperNode; with TLS its key is made and registered on first use, unless one is given.
 
         `settings` become its node configuration, in a file beside its ledger."""
+        until = time.monotonic() + TURN
+        while sum(not self.online(node) for node in self.nodes) >= STARTING and time.monotonic() < until:
+            time.sleep(0.1)
         folder = make_folder(self.folder / "nodes" / str(number))
         write(folder / "node.toml", lines(settings))
         command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}"]
@@ -202,6 +214,10 @@ class Federation:
         return f"{written[-1][-300:] if written else 'its log is empty'} (see {path})"
 
     # Watching and stopping.
+
+    def online(self, number: int) -> bool:
+        """Whether the SuperLink has let the node in."""
+        return "SuperNode ID" in self.log(f"node-{number}").read_text(errors="replace")
 
     def dead(self) -> dict[str, int]:
         """Parts that have ended, with their exit codes."""

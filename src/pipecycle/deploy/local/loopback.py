@@ -20,7 +20,6 @@ SWITCHES = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on every system: Ray then listens on loopback alone
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # a session begins up to a second earlier than by default
     "OMP_NUM_THREADS": "1",  # convolution gradients differ in bits between one thread and two
     "PYTHONUNBUFFERED": "1",
     "NO_PROXY": "*",

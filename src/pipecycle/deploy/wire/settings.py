@@ -8,7 +8,7 @@ import json
 import tomllib
 import typing
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import ceil, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -85,6 +85,9 @@ def _partition(instance: object, attribute: Any, value: Any) -> None:
         raise InputError(f"partition = {shown(value)}: needs iid or dirichlet:ALPHA")
 
 
+_hints = cache(typing.get_type_hints)
+
+
 class FlatSettings:
     """To and from a flat mapping with keys like `slot-seconds`."""
 
@@ -102,7 +105,7 @@ class FlatSettings:
     def of(cls, values: Mapping[str, Any], *, strict: bool = True) -> Self:
         """From a configuration; an unknown key or a wrong type is refused by name.  Not `strict`, unknown keys are
         ignored: a user's own app has keys of its own."""
-        hints, fields = typing.get_type_hints(cls), cls.fields()
+        hints, fields = _hints(cls), cls.fields()  # type: ignore[arg-type]
         given = {}
         for key, value in values.items():
             if key in fields:
