@@ -40,12 +40,12 @@ def schedule() -> Schedule:
 
 @pytest.fixture(scope="module")
 def history(schedule: Schedule) -> History:
-    return train(schedule, problem("digits", clients=6), Watch(every=40, budget=300))
+    return train(schedule, problem("digits", clients=6), Watch(every=40, budget=150))
 
 
 @pytest.fixture(scope="module")
 def comparison(history: History) -> Comparison:
-    other = train(plan("fedavg", **WORLD), problem("digits", clients=6), Watch(every=40, budget=300))
+    other = train(plan("fedavg", **WORLD), problem("digits", clients=6), Watch(every=40, budget=150))
     return Comparison.of([history, other])
 
 

@@ -49,7 +49,7 @@ def test_figures(call, make, tmp_path: Path) -> None:
 
 def test_tables(call, make) -> None:
     run = make("a")
-    assert call("tables", run).stdout.startswith("**Accuracy at the end of the runs**")
+    assert call("tables", run).stdout.startswith("**Accuracy at the end**")
     assert call("tables", run, "--format", "latex").stdout.startswith("% Accuracy")
     for option in (("--format", "json"), ("--json",)):
         assert json.loads(call("tables", run, *option).stdout)["rows"][0]["accuracy"] == 80.0

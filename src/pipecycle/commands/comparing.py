@@ -35,7 +35,7 @@ from pipecycle.runs.compare import DEMO, POLICIES, captions, comparison, referen
 from pipecycle.runs.config import Config
 from pipecycle.runs.sweep import check_runs
 from pipecycle.schedule.summary import number
-from pipecycle.screen import progress, screen
+from pipecycle.screen import lead, progress, screen
 
 
 def compare(
@@ -130,7 +130,8 @@ def compare(
         tell_failed(console, failed)
         raise typer.Exit(1)
     from pipecycle.report.page import page
-    from pipecycle.report.tables import summary_rows
+    from pipecycle.report.story import unspent
+    from pipecycle.report.tables import summary_rows, when
     from pipecycle.runs.records import load
 
     records = load([folder.path for folder in folders if folder.finished])
@@ -151,7 +152,9 @@ def compare(
         rows = summary_rows(records, target)
         print(json.dumps({"folder": str(home), "rows": rows, "references": lines, "about": about, "failed": failed}))
     else:
-        console.print(_table(summary_rows(records, target), base))
+        console.print(_table(summary_rows(records, target), base, when(records)))
+        for note in unspent(records):
+            console.print(lead("Note:", f" {note}", "bold yellow"), soft_wrap=False)
         for name, values in lines.items():
             spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
             console.print(f"{means[name]:5.1f}{spread}  {name}: {about[name]}", highlight=False)
@@ -171,13 +174,13 @@ def _announce(console: Console, base: Config, entries: int, trials: int, home: P
     console.print(f"Comparing {what}: {', '.join(parts)}; in {home}.", highlight=False, soft_wrap=True)
 
 
-def _table(rows: list[dict[str, Any]], base: Config) -> Table:
+def _table(rows: list[dict[str, Any]], base: Config, when: str) -> Table:
     """Everything on one screen; the report says more."""
     from pipecycle.report.tables import gap, spread, to_target
 
     goal = rows[0]["target"]
     judged = "" if base.look.on is None else f" on {base.look.on} samples"
-    where = "at the end" if base.world.budget is None else f"at {number(base.world.budget)} units"
+    where = when if base.world.budget is None else when.replace("the budget", f"{number(base.world.budget)} units")
     about = (
         f"Accuracy in percent {where}{judged}: mean ± deviation over trials. To the best: paired difference with its "
         f"95 % interval (none if it is equal in all trials). To {goal:g} %: units and slots to reach it; (1 of 3) if "

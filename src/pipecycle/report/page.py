@@ -19,7 +19,7 @@ from pipecycle.report.alternatives import alternatives
 from pipecycle.report.markup import html_table
 from pipecycle.report.payload import Step, payload
 from pipecycle.report.styles import proper
-from pipecycle.report.tables import TextTable, default_target, named, summary_rows, tables
+from pipecycle.report.tables import TextTable, default_target, named, summary_rows, tables, when
 from pipecycle.runs.config import SECTIONS
 from pipecycle.runs.records import Group
 from pipecycle.schedule.summary import number
@@ -54,7 +54,7 @@ def page(
         "notes": _notes(story.notes(groups)),
         "switches": _switches(groups),
         "contents": _contents(seen),
-        "when": "at the budget" if groups[0].facts.get("world.budget") is not None else "at the end",
+        "when": when(groups),
         "axis_note": " The axis shows where the lines differ; a double click shows all." if len(groups) > 1 else "",
         "difference_note": DIFFERENCE if seen["differences"] else "",
         "target_note": TARGET if trained and len(groups) > 1 else "",

@@ -71,7 +71,7 @@ def facts(what: Schedule | History) -> dict[str, str]:
     words = {"finished": "at the end of its schedule", "early": "early, saturated", "diverged": "because it diverged"}
     last, budget, best = what.final, what.at_budget, max(what.rows, key=lambda row: row.accuracy)
     found = {"ended": words.get(what.ended or "", "not yet")}
-    if budget.budget:
+    if budget.budget and budget.slot < last.slot:  # otherwise the budget was not spent
         found["at the budget"] = f"{budget.accuracy:.1f} % with {number(round(budget.energy))} units"
     found |= {
         "at the end": f"{last.accuracy:.1f} % (loss {last.loss:.3g}) with {number(round(last.energy))} units",
