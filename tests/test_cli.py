@@ -138,6 +138,7 @@ def test_config_teaches_and_is_a_configuration(tmp_path: Path) -> None:
         ("plan", "POLICY"),
         ("run", "POLICY"),
         ("run pipecycle --set lr=0.1", "setting 'lr' of pipecycle: unknown, did you mean 'train.lr'?"),
+        ("run fedavg --set train.distillation=0.5", "train.distillation = 0.5: has no effect, fedavg has no teacher"),
         ("config fedavg --set nonsense=0.1", "setting 'nonsense' of fedavg: unknown"),
         ("show nothing.npz", "nothing.npz: cannot be read"),
         ("dance", "dance"),

@@ -36,6 +36,7 @@ from pipecycle.commands.shared import (
 from pipecycle.files import writable
 from pipecycle.policies.registry import ELSEWHERE, policy_class
 from pipecycle.policies.settings import described
+from pipecycle.policies.spec import Spec
 from pipecycle.runs.config import Config
 from pipecycle.runs.planning import model_of, priced_by_model
 from pipecycle.schedule.picture import pipeline
@@ -96,7 +97,7 @@ def plan(
 
 
 def show(
-    file: Annotated[Path, typer.Argument(help="A schedule saved by `pipecycle plan --out`.")],
+    file: Annotated[Path, typer.Argument(help="A schedule saved by `pipecycle plan --out`, or a run folder.")],
     budget: Annotated[float | None, typer.Option(help="Say when this many units had been spent.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -107,7 +108,7 @@ def show(
 
 
 def diff(
-    a: Annotated[Path, typer.Argument(help="A saved schedule.")],
+    a: Annotated[Path, typer.Argument(help="A saved schedule, or a run folder.")],
     b: Annotated[Path, typer.Argument(help="Another.")],
     as_json: Json = False,
 ) -> None:
@@ -146,7 +147,7 @@ def policies(
     Example: pipecycle policies pipecycle"""
     from pipecycle.policies import REGISTRY
 
-    kinds = dict(REGISTRY) if policy is None else {policy: policy_class(policy)}
+    kinds = dict(REGISTRY) if policy is None else {name: policy_class(name) for name in [Spec.of(policy).policy]}
     if as_json:
         facts = {
             name: {
@@ -173,7 +174,7 @@ def _print(schedule: Schedule, as_json: bool, budget: float | None = None) -> No
         return
     console = screen()
     given = ", ".join(f"{key} {value}" for key, value in schedule.meta["settings"].items() if value is not None)
-    console.print(lead(schedule.policy, f" ({given})"))
+    console.print(lead(schedule.policy, f" ({given})" if given else ""))
     console.print(pipeline(schedule, min(console.width, 140)))
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in sentences(figures).items():

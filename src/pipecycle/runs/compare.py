@@ -21,7 +21,7 @@ from pipecycle.runs.comparison import Comparison, trained
 from pipecycle.runs.config import Config, meant
 from pipecycle.runs.contents import sealed
 from pipecycle.runs.run import prepare
-from pipecycle.runs.sweep import Sweep, expand
+from pipecycle.runs.sweep import Sweep, check_effects, expand
 from pipecycle.schedule.plan import plan
 from pipecycle.world.contract import Policy
 from pipecycle.world.harvest import Always
@@ -81,6 +81,7 @@ def comparison(
         key = next(iter(base.settings))
         raise InputError(f"{key} = {shown(base.settings[key])} of {base.policy}: has no effect, it is not compared")
     sweep = expand(base, {"policy": specs, **{key: [value] for key, value in shared.items()}}, trials)
+    check_effects(sweep.runs.values())
     if len(sweep) < len(specs) * trials:
         raise InputError(f"{_listed(specs)}: two of them are the same")
     return sweep

@@ -13,7 +13,7 @@ from pipecycle.errors import InputError, shown
 from pipecycle.runs.config import Config
 from pipecycle.runs.records import Group, Record, grouped, load
 from pipecycle.runs.run import prepare, train_folders, watch
-from pipecycle.runs.sweep import Sweep, expand, read_sweep
+from pipecycle.runs.sweep import Sweep, check_effects, expand, read_sweep
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.showing import Shown
 from pipecycle.train.history import History
@@ -148,6 +148,7 @@ def sweep(
         runs: Sweep = read_sweep(Path(matrix), numbers)
     else:
         runs = expand(base or Config(), matrix, trials)
+        check_effects(runs.runs.values())
     if out is None:
         return trained(runs.runs.values(), device)
     folders = runs.folders(Path(out))
