@@ -20,6 +20,7 @@ from pipecycle.commands.shared import (
     HarvestSpec,
     Json,
     Model,
+    SessionLength,
     Settings,
     check_execution,
     complete_policy,
@@ -60,6 +61,7 @@ def compare(
     augment: Annotated[str | None, typer.Option(help=f"Random views of images: {FORMS}.")] = None,
     alpha: Annotated[str | None, typer.Option(help="Dirichlet concentration, or iid. \\[default: 0.1]")] = None,
     clients: Annotated[int | None, typer.Option(help="How many clients. \\[default: 40]")] = None,
+    session: SessionLength = None,
     slots: Annotated[int | None, typer.Option(help="Horizon in slots. \\[default: 1000]")] = None,
     budget: Annotated[
         float | None, typer.Option(help="Units at which accuracy is compared. \\[default: 10000]")
@@ -98,6 +100,7 @@ def compare(
         "world.harvest": harvest,
         "world.fleet": fleet,
         "world.clients": clients,
+        "world.session": session,
         "world.slots": slots,
         "world.budget": budget,
         "data.name": data,

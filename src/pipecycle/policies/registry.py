@@ -51,9 +51,7 @@ def check_model(name: str) -> None:
     text.of("model", name)
     module, colon, factory = name.partition(":")
     if name not in MODELS and not (module and colon and factory):
-        raise InputError(
-            f"model {shown(name)!r}: {nearest(name, MODELS, 'your own as module:factory')}"
-        )
+        raise InputError(f"model {shown(name)!r}: {nearest(name, MODELS, 'your own as module:factory')}")
 
 
 def named(name: str, what: str) -> Any:

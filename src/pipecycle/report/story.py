@@ -84,7 +84,9 @@ def unspent(groups: Sequence[Group]) -> list[str]:
     if not short:
         return []
     budgets = " or ".join(dict.fromkeys(number(group.facts["world.budget"]) for group in short))
-    return [f"Accuracy is that at the end of runs that did not spend {budgets} units: {listed(list(map(_left, short)))}."]
+    return [
+        f"Accuracy is that at the end of runs that did not spend {budgets} units: {listed(list(map(_left, short)))}."
+    ]
 
 
 def _left(group: Group) -> str:

@@ -184,8 +184,6 @@ def expand(
                 given |= rule.given
         start = base if policy == base.policy else attrs.evolve(base, policy=policy, settings={})
         config = start.changed(given | cell)
-        if "train.distillation" in mine:
-            check_effects([config])
         for trial in numbers or [config.world.trial]:
             run = config.changed({"world.trial": trial})
             words = [policy, *(f"{key}-{value}" for key, value in cell.items() if key not in own), f"trial-{trial}"]
@@ -254,13 +252,14 @@ def _without_effect(key: str, base: Config, matrix: Mapping[str, Sequence[Any]])
 
 
 def check_effects(configs: Iterable[Config]) -> None:
-    """Refuse a weight for teachers where no policy has any; a user's own may."""
-    runs, usual = list(configs), TrainSection().distillation
-    taught = any(run.policy not in REGISTRY or getattr(REGISTRY[run.policy], "teaches", False) for run in runs)
+    """Refuse a weight for teachers that no run with a teacher uses; a user's own policy may have one."""
+    runs = list(configs)
+    taught = [run for run in runs if run.policy not in REGISTRY or getattr(REGISTRY[run.policy], "teaches", False)]
+    used = {TrainSection().distillation, *(run.train.distillation for run in taught)}
     for run in runs:
-        if run.train.distillation != usual and not taught:
+        if (weight := run.train.distillation) not in used:
             raise InputError(
-                f"train.distillation = {run.train.distillation:g}: has no effect, {run.policy} has no teacher (flda has)"
+                f"train.distillation = {weight:g}: has no effect, {run.policy} has no teacher (flda has one)"
             )
 
 
