@@ -39,7 +39,8 @@ def progress() -> Iterator[Progress]:
     """A bar on stderr while something takes long; plain lines now and then where nobody sees a bar."""
     console = screen(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    seen = console.is_terminal
+    bar = Progress(*columns, console=console, transient=True, disable=not seen, auto_refresh=seen)
     ended = threading.Event()
 
     def tell() -> None:

@@ -104,7 +104,7 @@ def compare(
         "world.slots": slots,
         "world.budget": budget,
         "data.name": data,
-        "data.alpha": "none" if alpha == "iid" else alpha,
+        "data.alpha": alpha,
         "train.model": model,
         "data.scale": scale,
         "train.augment": augment,

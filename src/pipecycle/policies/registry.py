@@ -57,6 +57,12 @@ def check_model(name: str) -> None:
 def named(name: str, what: str) -> Any:
     """What `module:attribute` names; the working directory counts."""
     module, _, attribute = name.partition(":")
+    if "/" in module or module.endswith(".py"):
+        stem = module.rpartition("/")[2].removesuffix(".py")
+        raise InputError(
+            f"{what} {shown(name)!r}: needs a module's name, {stem}:{attribute} for {stem}.py in the folder that the "
+            "command is run in"
+        )
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:

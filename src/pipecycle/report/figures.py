@@ -58,13 +58,15 @@ def figures(
     target: float | None = None,
     references: Mapping[str, float] | None = None,
     labels: Mapping[str, str] | None = None,
+    width: float | None = None,
 ) -> dict[str, Draw]:
-    """Functions that draw, by the name of the file; `labels` are what to call schedulers instead of their names."""
+    """Functions that draw, by the name of the file; `labels` are what to call schedulers instead of their names, and
+    `width` is that of every figure in inches."""
     slugs = [re.sub(r"[^A-Za-z0-9.+=-]+", "-", group.label).strip("-") for group in groups]
     groups = named(groups, labels)
     target = default_target(groups) if target is None else target
     rows = summary_rows(groups, target)
-    made = _Figures(groups, rows, references or {})
+    made = _Figures(groups, rows, references or {}, width)
     out: dict[str, Draw] = {}
     if any(group.curves for group in groups):
         out["accuracy_slots"] = lambda: made.accuracy(("slot",))
@@ -96,23 +98,35 @@ def save(figure: Figure, kind: str, dpi: float | None = None) -> bytes:
 
 
 class _Figures:
-    def __init__(self, groups: Sequence[Group], rows: Sequence[Summary], references: Mapping[str, float]) -> None:
-        self.groups, self.rows, self.references = groups, rows, references
+    def __init__(
+        self, groups: Sequence[Group], rows: Sequence[Summary], references: Mapping[str, float], width: float | None
+    ) -> None:
+        self.groups, self.rows, self.references, self.width = groups, rows, references, width
         self.styles = styles_of([group.policy for group in groups])
         self.differences = differences(groups, rows)
+
+    def _figure(self, width: float, height: float) -> Figure:
+        """As wide as asked for, and of the usual proportions where lines and labels leave room for it."""
+        from matplotlib.figure import Figure
+
+        wanted = width if self.width is None else self.width
+        return Figure(figsize=(wanted, height * max(0.8, wanted / width)))
 
     def _each(self) -> Iterator[tuple[Group, Style]]:
         return zip(self.groups, self.styles, strict=True)
 
     def accuracy(self, axes: Sequence[Axis]) -> Figure:
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(SINGLE if len(axes) == 1 else DOUBLE, 2.9))
-        panes = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
-        for pane, axis in zip(panes, axes, strict=True):
+        narrow = self.width is not None and self.width < 5  # inches: panes lie below each other
+        figure = self._figure(
+            SINGLE if narrow or len(axes) == 1 else DOUBLE, 2.9 if not narrow else 0.6 + 2.3 * len(axes)
+        )
+        shape = (len(axes), 1) if narrow else (1, len(axes))
+        panes = figure.subplots(*shape, sharey=True, squeeze=False)
+        for pane, axis in zip(panes.flat, axes, strict=True):
             self._curves(pane, axis)
-        panes[0].set_ylabel("test accuracy (%)")
-        self._legend(figure, panes[0], 4 if len(axes) == 1 else 8)
+        for pane in panes[:, 0]:
+            pane.set_ylabel("test accuracy (%)")
+        self._legend(figure, panes.flat[0])
         return figure
 
     def _curves(self, pane: Axes, axis: Axis) -> None:
@@ -155,11 +169,9 @@ class _Figures:
         return figure
 
     def classes(self) -> Figure:
-        from matplotlib.figure import Figure
-
         known = [(group.label, found) for group in self.groups if (found := class_accuracy(group)) is not None]
         values = np.array([row for _, row in known])
-        figure = Figure(figsize=(DOUBLE, 0.6 + 0.24 * len(known)))
+        figure = self._figure(DOUBLE, 0.6 + 0.24 * len(known))
         pane = figure.subplots()
         low = min(0.9 * np.nanmax(values), np.nanmin(values))
         pane.imshow(values, cmap="Blues", aspect="auto", vmin=low, vmax=110)
@@ -176,10 +188,8 @@ class _Figures:
 
     def mixing(self, group: Group) -> Figure:
         """Which chains every adopted model comes from."""
-        from matplotlib.figure import Figure
-
         made = mixing(group.example.schedule)
-        figure = Figure(figsize=(SINGLE, 1.9))
+        figure = self._figure(SINGLE, 1.9)
         pane = figure.subplots()
         x, bottom = np.arange(1, len(made.slot) + 1), np.zeros(len(made.slot))
         for chain, share in zip(made.chain.tolist(), made.share, strict=True):
@@ -225,10 +235,8 @@ class _Figures:
         return figure
 
     def _bars(self, labels: Sequence[str] | None = None) -> tuple[Figure, Axes]:
-        from matplotlib.figure import Figure
-
         labels = [group.label for group in self.groups] if labels is None else labels
-        figure = Figure(figsize=(SINGLE, 0.9 + 0.22 * len(labels)))
+        figure = self._figure(SINGLE, 0.9 + 0.22 * len(labels))
         pane = figure.subplots()
         pane.set_yticks(range(len(labels)), labels)
         pane.set_ylim(len(labels) - 0.4, -0.6)
@@ -249,9 +257,7 @@ class _Figures:
         return self._lines(counts, "clients, busiest first", "sessions")
 
     def _lines(self, lines: Sequence[dict[str, Any]], x: str, y: str, steps: str = "default") -> Figure:
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(SINGLE, 2.7))
+        figure = self._figure(SINGLE, 2.7)
         pane = figure.subplots()
         for values, (group, style) in zip(lines, self._each(), strict=True):
             every = max(1, len(values["x"]) // 8)
@@ -259,27 +265,26 @@ class _Figures:
         pane.set(xlabel=x, ylabel=y)
         pane.set_ylim(bottom=0)
         thousands(pane)
-        self._legend(figure, pane, 4)
+        self._legend(figure, pane)
         return figure
 
-    def _legend(self, figure: Figure, pane: Axes, columns: int) -> None:
+    def _legend(self, figure: Figure, pane: Axes) -> None:
+        """As many columns as the figure is wide for; a letter takes about 0.06 inches."""
         handles, labels = pane.get_legend_handles_labels()
-        if max(map(len, labels), default=0) > 14:
-            columns = max(1, columns // 2)
+        longest = max(map(len, labels), default=0)
+        columns = max(1, int(figure.get_figwidth() / (0.48 + 0.06 * longest)))
         figure.legend(
             handles, labels, loc="outside upper center", ncols=min(columns, len(labels) or 1), handlelength=2.6,
             columnspacing=1.2, labelspacing=0.3,
         )  # fmt: skip
 
     def pipeline(self, group: Group) -> Figure:
-        from matplotlib.figure import Figure
-
         drawing = pipeline(group.example.schedule)
         until = drawing.first + drawing.view
         bars = [bar for bar in drawing.bars if bar.start < until]
         rows = max((bar.lane for bar in bars), default=0) + 1 if drawing.by == "group" else len(drawing.lanes)
         server = rows + max(0.1, rows / 30)
-        figure = Figure(figsize=(DOUBLE, 0.8 + (0.26 if rows <= 16 else 0.075) * (rows + 1)))
+        figure = self._figure(DOUBLE, 0.8 + (0.26 if rows <= 16 else 0.075) * (rows + 1))
         pane = figure.subplots()
         for bar in bars:
             colour = CHAINS[(bar.chain - 1) % len(CHAINS)] if bar.chain else "#bbbbbb"
@@ -318,11 +323,9 @@ class _Figures:
         return max(1.0, float(np.percentile(np.concatenate(known), 99)) / UNIT)
 
     def battery(self, group: Group) -> Figure:
-        from matplotlib.figure import Figure
-
         known = levels(group.example)
         units, names = known.binned(200)
-        figure = Figure(figsize=(SINGLE, 2.3))
+        figure = self._figure(SINGLE, 2.3)
         pane = figure.subplots()
         extent = (0.0, float(group.example.schedule.slots), -0.5, known.level.shape[1] - 0.5)
         image = pane.imshow(
@@ -333,6 +336,7 @@ class _Figures:
         pane.grid(visible=False)
         pane.set(xlabel="slot", ylabel="client" if len(names) == known.level.shape[1] else "client (binned)")
         thousands(pane)
+        whole(pane.yaxis)
         pane.set_title(f"{group.label}, trial {group.example.trial}", loc="left")
         return figure
 
@@ -343,7 +347,15 @@ def drawn(style: Style) -> dict[str, Any]:
 
 
 def thousands(pane: Axes) -> None:
-    """Commas in the numbers below."""
+    """Whole numbers with commas below."""
     from matplotlib.ticker import StrMethodFormatter
 
+    whole(pane.xaxis)
     pane.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+def whole(axis: Any) -> None:
+    """Ticks at whole numbers: there is no half client, slot or version."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))

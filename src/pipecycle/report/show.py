@@ -16,7 +16,7 @@ from pipecycle.files import writable, write
 from pipecycle.policies.registry import nearest
 from pipecycle.report import story
 from pipecycle.report.markup import html_table, markdown
-from pipecycle.report.tables import check_target, summary_rows, tables
+from pipecycle.report.tables import check_page, check_target, summary_rows, tables
 from pipecycle.runs.comparison import Comparison
 from pipecycle.runs.records import Group
 from pipecycle.schedule.picture import pipeline
@@ -179,6 +179,7 @@ def report(what: What, path: Path, target: float | None = None) -> Path:
     from pipecycle.report.page import page
 
     check_target(target)
+    check_page(path)
     writable(path)
     write(path, page(groups_of(what), target))
     return path

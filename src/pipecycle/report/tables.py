@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -66,9 +67,14 @@ def when(groups: Sequence[Group]) -> str:
     return f"at the budget{'' if spent else ', or at the end of runs that did not spend it'}"
 
 
+def check_page(path: Path) -> None:
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{path}: is for an HTML page, needs a name that ends with .html")
+
+
 def check_target(target: float | None) -> None:
-    if target is not None and not 0 < target <= 100:
-        raise InputError(f"--target {target:g}: needs an accuracy in percent, above 0 and at most 100")
+    if target is not None and not 1 <= target <= 100:
+        raise InputError(f"--target {target:g}: needs an accuracy in percent, from 1 to 100")
 
 
 def summary_rows(groups: Sequence[Group], target: float | None = None) -> list[Summary]:

@@ -62,7 +62,9 @@ def comparison(
 
     `groups` and `settings` are for all policies that have such a setting and do not say it themselves; one that no
     policy takes is refused."""
-    specs = [Spec.of(policy) for policy in policies]
+    specs = [Spec.of(policy) for policy in ([policies] if isinstance(policies, str) else policies)]
+    if not specs:
+        raise InputError("policies = []: needs at least one scheduler")
     shared = dict(settings or {})
     if groups is not None:
         if "groups" in shared:

@@ -278,7 +278,7 @@ def whole_name(key: str, value: Any) -> tuple[str, Any]:
     if key == "delta":
         return "world.harvest", f"bernoulli:{convert('delta', value, float)!r}"
     key = SHORT.get(key, key)
-    return key, "none" if key == "data.alpha" and value == "iid" else value
+    return key, "none" if key == "data.alpha" and str(value).lower() == "iid" else value
 
 
 def meant(name: str, allowed: Mapping[str, Any]) -> str:
