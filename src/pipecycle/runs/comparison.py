@@ -59,15 +59,21 @@ class Comparison(Shown):
         return cls(tuple(load(paths)))
 
     def frame(self) -> pandas.DataFrame:
-        """All evaluations: scheduler, trial, slot, energy, accuracy, ..."""
+        """All evaluations: scheduler, trial, slot, energy, accuracy, ..., and what schedulers differ in: `policy`,
+        settings by their names, and fields such as `data.alpha`."""
         import pandas
 
+        facts = [group.facts for group in self.groups]
+        keys = [key for key in dict.fromkeys(key for some in facts for key in some) if not key.startswith("contents.")]
+        varied = [key for key in keys if any(some.get(key) != facts[0].get(key) for some in facts)]
         frames = []
         for group in self.groups:
             for record in group.records:
                 frame = record.frame()
                 frame.insert(0, "scheduler", group.label)
                 frame.insert(1, "trial", record.trial)
+                for key in varied:
+                    frame.insert(len(frame.columns), key.removeprefix("policy."), group.facts.get(key))
                 frames.append(frame)
         return pandas.concat(frames, ignore_index=True)
 
