@@ -16,7 +16,7 @@ from pipecycle.report.battery import levels
 from pipecycle.report.holdings import class_accuracy
 from pipecycle.report.lanes import letter, pipeline
 from pipecycle.report.mixing import mixing
-from pipecycle.report.payload import coverage, differences, lag, participation
+from pipecycle.report.payload import common_budget, coverage, differences, lag, participation
 from pipecycle.report.styles import CHAINS, Style, styles_of
 from pipecycle.report.tables import Summary, always, default_target, named, summary_rows
 from pipecycle.results import Axis, mean_curve
@@ -97,6 +97,14 @@ def save(figure: Figure, kind: str, dpi: float | None = None) -> bytes:
     return data.getvalue()
 
 
+def blank(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
+    """A new figure, its size in inches, and its pane or panes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height))
+    return figure, figure.subplots(rows, columns, **options)
+
+
 class _Figures:
     def __init__(
         self, groups: Sequence[Group], rows: Sequence[Summary], references: Mapping[str, float], width: float | None
@@ -105,23 +113,19 @@ class _Figures:
         self.styles = styles_of([group.policy for group in groups])
         self.differences = differences(groups, rows)
 
-    def _figure(self, width: float, height: float) -> Figure:
+    def _blank(self, width: float, height: float, *shape: int, **options: Any) -> tuple[Figure, Any]:
         """As wide as asked for, and of the usual proportions where lines and labels leave room for it."""
-        from matplotlib.figure import Figure
-
         wanted = width if self.width is None else self.width
-        return Figure(figsize=(wanted, height * max(0.8, wanted / width)))
+        return blank(wanted, height * max(0.8, wanted / width), *shape, **options)
 
     def _each(self) -> Iterator[tuple[Group, Style]]:
         return zip(self.groups, self.styles, strict=True)
 
     def accuracy(self, axes: Sequence[Axis]) -> Figure:
         narrow = self.width is not None and self.width < 5  # inches: panes lie below each other
-        figure = self._figure(
-            SINGLE if narrow or len(axes) == 1 else DOUBLE, 2.9 if not narrow else 0.6 + 2.3 * len(axes)
-        )
+        width = SINGLE if narrow or len(axes) == 1 else DOUBLE
         shape = (len(axes), 1) if narrow else (1, len(axes))
-        panes = figure.subplots(*shape, sharey=True, squeeze=False)
+        figure, panes = self._blank(width, 0.6 + 2.3 * shape[0], *shape, sharey=True, squeeze=False)
         for pane, axis in zip(panes.flat, axes, strict=True):
             self._curves(pane, axis)
         for pane in panes[:, 0]:
@@ -141,8 +145,7 @@ class _Figures:
         for name, value in self.references.items():
             pane.axhline(value, color="#666666", linewidth=0.7, linestyle=":")
             pane.annotate(name, (0.01, value), xycoords=("axes fraction", "data"), fontsize=6, va="bottom")
-        budgets = {group.facts.get("world.budget") for group in self.groups}
-        if axis == "energy" and len(budgets) == 1 and (budget := budgets.pop()) is not None:
+        if axis == "energy" and (budget := common_budget(self.groups)) is not None:
             pane.axvline(budget, color="#666666", linewidth=0.7, linestyle=":")
         pane.set_xlabel("slots" if axis == "slot" else "energy spent by the fleet (units)")
         pane.set_xlim(left=0)
@@ -169,10 +172,9 @@ class _Figures:
         return figure
 
     def classes(self) -> Figure:
-        known = [(group.label, found) for group in self.groups if (found := class_accuracy(group)) is not None]
+        known = [(group.label, row) for group in self.groups if (row := class_accuracy(group)) is not None]
         values = np.array([row for _, row in known])
-        figure = self._figure(DOUBLE, 0.6 + 0.24 * len(known))
-        pane = figure.subplots()
+        figure, pane = self._blank(DOUBLE, 0.6 + 0.24 * len(known))
         low = min(0.9 * np.nanmax(values), np.nanmin(values))
         pane.imshow(values, cmap="Blues", aspect="auto", vmin=low, vmax=110)
         for (row, column), value in np.ndenumerate(values):
@@ -189,8 +191,7 @@ class _Figures:
     def mixing(self, group: Group) -> Figure:
         """Which chains every adopted model comes from."""
         made = mixing(group.example.schedule)
-        figure = self._figure(SINGLE, 1.9)
-        pane = figure.subplots()
+        figure, pane = self._blank(SINGLE, 1.9)
         x, bottom = np.arange(1, len(made.slot) + 1), np.zeros(len(made.slot))
         for chain, share in zip(made.chain.tolist(), made.share, strict=True):
             colour = CHAINS[(chain - 1) % len(CHAINS)] if chain else "#bbbbbb"
@@ -236,8 +237,7 @@ class _Figures:
 
     def _bars(self, labels: Sequence[str] | None = None) -> tuple[Figure, Axes]:
         labels = [group.label for group in self.groups] if labels is None else labels
-        figure = self._figure(SINGLE, 0.9 + 0.22 * len(labels))
-        pane = figure.subplots()
+        figure, pane = self._blank(SINGLE, 0.9 + 0.22 * len(labels))
         pane.set_yticks(range(len(labels)), labels)
         pane.set_ylim(len(labels) - 0.4, -0.6)
         pane.grid(axis="y", visible=False)
@@ -257,8 +257,7 @@ class _Figures:
         return self._lines(counts, "clients, busiest first", "sessions")
 
     def _lines(self, lines: Sequence[dict[str, Any]], x: str, y: str, steps: str = "default") -> Figure:
-        figure = self._figure(SINGLE, 2.7)
-        pane = figure.subplots()
+        figure, pane = self._blank(SINGLE, 2.7)
         for values, (group, style) in zip(lines, self._each(), strict=True):
             every = max(1, len(values["x"]) // 8)
             pane.plot(values["x"], values["y"], drawstyle=steps, markevery=every, label=group.label, **drawn(style))
@@ -284,8 +283,7 @@ class _Figures:
         bars = [bar for bar in drawing.bars if bar.start < until]
         rows = max((bar.lane for bar in bars), default=0) + 1 if drawing.by == "group" else len(drawing.lanes)
         server = rows + max(0.1, rows / 30)
-        figure = self._figure(DOUBLE, 0.8 + (0.26 if rows <= 16 else 0.075) * (rows + 1))
-        pane = figure.subplots()
+        figure, pane = self._blank(DOUBLE, 0.8 + (0.26 if rows <= 16 else 0.075) * (rows + 1))
         for bar in bars:
             colour = CHAINS[(bar.chain - 1) % len(CHAINS)] if bar.chain else "#bbbbbb"
             pane.barh(
@@ -294,7 +292,7 @@ class _Figures:
             )  # fmt: skip
             middle = (bar.start + min(bar.end + 1, until)) / 2
             if rows <= 16 and min(bar.end + 1, until) - bar.start > drawing.view / 60:
-                pane.text(middle, bar.lane, letter(bar.chain), ha="center", va="center", fontsize=6.5)
+                pane.text(middle, bar.lane, bar.letter, ha="center", va="center", fontsize=6.5)
         for handover in drawing.handovers:
             if handover.end < until:
                 arrow = {"arrowstyle": "-|>", "linewidth": 0.8 if handover.main else 0.3, "color": "black"}
@@ -325,8 +323,7 @@ class _Figures:
     def battery(self, group: Group) -> Figure:
         known = levels(group.example)
         units, names = known.binned(200)
-        figure = self._figure(SINGLE, 2.3)
-        pane = figure.subplots()
+        figure, pane = self._blank(SINGLE, 2.3)
         extent = (0.0, float(group.example.schedule.slots), -0.5, known.level.shape[1] - 0.5)
         image = pane.imshow(
             units, cmap="cividis", aspect="auto", origin="lower", extent=extent, interpolation="nearest",
