@@ -17,7 +17,7 @@ from pipecycle.deploy.server.fleet import LiveFleet, Session
 from pipecycle.deploy.server.model import Model
 from pipecycle.deploy.server.weights import Weights
 from pipecycle.deploy.wire.arrays import Refused
-from pipecycle.deploy.wire.protocol import ENERGY, MOST_SAMPLES, OURS, OUTCOMES, WAIT, Order, Reply, Report
+from pipecycle.deploy.wire.protocol import ENERGY, MOST_SAMPLES, OURS, OUTCOMES, WAIT, Order, Reply, Report, compare
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.world.energy import quanta, show
 
@@ -136,10 +136,16 @@ def _form(message: Message) -> Reply:
     """The reply in a message; anything that does not have its form is refused."""
     try:
         content = message.content
-        ours, energy = content[OURS], content[ENERGY]
+        ours = content[OURS]
+        understood, differs = compare(ours, "server", "node")
+        if not understood:
+            raise Refused("protocol", differs)
+        energy = content[ENERGY]
         figures = {name: energy[name] for name in ("client", "battery", "samples", "steps")}
         report = {field.name: energy[field.name] for field in attrs.fields(Report)}
         words = {name: ours[name] for name in ("outcome", "reason", "key")}
+        if words["outcome"] == "present":
+            words["reason"] = differs
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Refused("form", f"the reply lacks {error}") from None
     for name, value in {**figures, **report}.items():
