@@ -22,6 +22,7 @@ from pipecycle import (
     Schedule,
     Watch,
     build,
+    compare,
     plan,
     problem,
     sweep,
@@ -41,12 +42,12 @@ def schedule() -> Schedule:
 
 @pytest.fixture(scope="module")
 def history(schedule: Schedule) -> History:
-    return train(schedule, problem("digits", clients=6), Watch(every=40, budget=300))
+    return train(schedule, problem("digits", clients=6), Watch(every=40, budget=150))
 
 
 @pytest.fixture(scope="module")
 def comparison(history: History) -> Comparison:
-    other = train(plan("fedavg", **WORLD), problem("digits", clients=6), Watch(every=40, budget=300))
+    other = train(plan("fedavg", **WORLD), problem("digits", clients=6), Watch(every=40, budget=150))
     return Comparison.of([history, other])
 
 
@@ -226,3 +227,20 @@ def test_a_sweep_file_from_python(tmp_path: Path) -> None:
     assert [group.label for group in found.groups] == ["fedavg harvest=bernoulli:0.5", "fedavg harvest=bernoulli:1.0"]
     with pytest.raises(InputError, match="a sweep file has its own"):
         sweep(file, base=Config())
+
+
+def test_a_frame_says_what_schedulers_differ_in() -> None:
+    world = {"clients": 4, "slots": 60}
+    runs = [
+        train(plan(f"pipecycle(groups={k})", **world), problem("digits", clients=4), Watch(every=60)) for k in (1, 2)
+    ]
+    frame = Comparison.of(runs).frame()
+    assert frame.groupby("groups")["accuracy"].mean().index.tolist() == [1, 2]
+    assert "policy" not in frame.columns
+
+
+def test_one_scheduler_need_not_be_in_a_list() -> None:
+    found = compare("fedavg", 1, clients=4, slots=40, budget=50)
+    assert [group.label for group in found.groups] == ["fedavg"]
+    with pytest.raises(InputError, match="needs at least one scheduler"):
+        compare([])

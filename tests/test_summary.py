@@ -67,6 +67,14 @@ def test_who_takes_part_and_what_is_worth_a_warning() -> None:
     assert warning.startswith("Nothing was aggregated")
 
 
+def test_clients_that_never_report_are_no_reason_for_a_note() -> None:
+    alone = summarise(plan("isolated", 1.0, 3, 60, session=5))
+    assert alone["aggregations"] == 0
+    assert warnings(alone) == []
+    assert sentences(alone)["aggregations"] == "none"
+    assert "lag" not in sentences(alone)
+
+
 def test_groups_at_once_are_the_most_there_ever_were() -> None:
     """One client trains in slots 0 to 4, the other in 3 to 7, and nobody after that."""
     schedule = plan(PipeCycle(groups=2, group_size=1), 0.0, 2, 60, session=5, initial=6.0)

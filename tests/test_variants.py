@@ -100,7 +100,12 @@ def test_a_setting_for_all_that_have_it() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("fedavg --set groups=2", "setting 'groups' of fedavg: unknown"),
+        (
+            "fedavg --set groups=2",
+            "setting 'groups' of fedavg: unknown, needs a setting (epoch) or a field of the run (",
+        ),
+        ("fedavg mifa --set train.distillation=0.5", "train.distillation = 0.5: has no effect, fedavg has no teacher"),
+        ("flda fedavg{train.distillation=0.5}", "train.distillation = 0.5: has no effect, fedavg has no teacher"),
         ("fedavg --groups 2", "setting 'groups' of fedavg: unknown"),
         ("fedavg mifa --set k=10", "setting 'k' of fedavg, mifa: unknown"),
         ("fedavg --set lr=0.1", "setting 'lr' of fedavg: unknown, did you mean 'train.lr'?"),

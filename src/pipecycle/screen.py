@@ -39,7 +39,8 @@ def progress() -> Iterator[Progress]:
     """A bar on stderr while something takes long; without a terminal, a plain line now and then."""
     console = screen(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    seen = console.is_terminal
+    bar = Progress(*columns, console=console, transient=True, disable=not seen, auto_refresh=seen)
     ended = threading.Event()
 
     def tell() -> None:

@@ -292,7 +292,7 @@ def paper_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made / "report.html"
 
 
-@pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.parametrize("width", [1400, 1024, 390])
 def test_tables_and_claims_of_the_paper_can_be_read(browser: Any, paper_report: Path, width: int) -> None:
     visited = Visit(browser, paper_report, viewport={"width": width, "height": 900})
     page = visited.page

@@ -49,7 +49,7 @@ def test_figures(call, make, tmp_path: Path) -> None:
 
 def test_tables(call, make) -> None:
     run = make("a")
-    assert call("tables", run).stdout.startswith("**Accuracy at the end of the runs**")
+    assert call("tables", run).stdout.startswith("**Accuracy at the end**")
     assert call("tables", run, "--format", "latex").stdout.startswith("% Accuracy")
     for option in (("--format", "json"), ("--json",)):
         assert json.loads(call("tables", run, *option).stdout)["rows"][0]["accuracy"] == 80.0
@@ -75,6 +75,8 @@ def test_choosing_naming_and_sizing(call, make, tmp_path: Path) -> None:
         (("tables", "{run}", "--only", "words"), "--only words: needs any of accuracy, target, energy, sessions"),
         (("tables", "{run}", "--label", "fedavg=X"), "--label fedavg=X: needs NAME=TEXT, the name any of pipecycle"),
         (("tables", "{run}", "--width", "3"), "--width 3: is for --format latex, not markdown"),
+        (("report", "{run}", "--out", "page.pdf"), "page.pdf: is for an HTML page, needs a name that ends with .html"),
+        (("report", "{run}", "--target", "0.8"), "--target 0.8: needs an accuracy in percent, from 1 to 100"),
         (("figures", "{run}", "--width", "0"), "--width 0: needs inches, 1 to 40"),
         (("tables", "nowhere"), "nowhere: there is no such run"),
         (("tables", "{run}", "--format", "word"), "--format word: needs one of markdown, latex, json"),

@@ -81,3 +81,25 @@ def test_names_are_proper_and_can_be_given(make) -> None:
         with figure_style():
             (pane,) = figures(groups, labels=labels)["energy_by_purpose"]().axes
         assert [text.get_text() for text in pane.get_yticklabels()] == names
+
+
+def test_a_narrow_figure_cuts_nothing_off(make) -> None:
+    """Two panes in one column of a paper lie below each other, and the legend has as many columns as fit."""
+    groups = load([make(f"g{k}", policy__groups=k) for k in (1, 2, 3, 4)])
+    with figure_style():
+        figure = figures(groups, width=3.5)["accuracy"]()
+        figure.canvas.draw()
+        box = figure.get_tightbbox()
+    assert figure.get_figwidth() == 3.5
+    assert box.x0 >= 0
+    assert box.x1 <= 3.5
+    above, below = (pane.get_position() for pane in figure.axes)
+    assert above.y0 > below.y1
+
+
+def test_there_is_no_half_client(make) -> None:
+    groups = load([make("few", world__clients=3)])
+    with figure_style():
+        figure = figures(groups)["battery_pipecycle"]()
+        ticks = figure.axes[0].get_yticks()
+    assert all(tick == round(tick) for tick in ticks)

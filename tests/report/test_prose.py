@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from pipecycle.report import load, prose
-from pipecycle.report.tables import summary_rows
+from pipecycle.report.tables import summary_rows, tables
 
 
 def tell(paths, target: float | None = None) -> list[str]:
@@ -89,4 +89,18 @@ def test_what_is_worth_knowing_is_about_all_trials(make) -> None:
     (note,) = prose.notes([group])
     assert note.startswith(
         "pipecycle: in all 3 trials a chain has met only 4 of the 10 clients that took part (at worst)"
+    )
+
+
+def test_accuracy_before_the_budget_is_not_called_accuracy_at_the_budget(make) -> None:
+    """400 slots of ten clients spend about 1,900 units."""
+    spent = [make("a", world__budget=800.0), make("b", "fedavg", world__budget=800.0)]
+    assert tell(spent)[0].startswith("pipecycle came out highest: 80.0 % of test samples right at the budget")
+    assert not any("did not spend" in note for note in prose.notes(load(spent)))
+    short = load([make("c", world__budget=10_000.0), make("d", "fedavg", world__budget=10_000.0)])
+    assert tables(short)[0].title == "Accuracy at the end"
+    (note,) = prose.unspent(short)
+    assert note.startswith("Accuracy is that at the end of runs that did not spend 10,000 units: pipecycle (1,")
+    assert tables([*load(spent), *short])[0].title == (
+        "Accuracy at the budget, or at the end of runs that did not spend it"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from pipecycle.commands.data import app as data_app
 from pipecycle.commands.deploying import app as deploy_app
 from pipecycle.commands.reporting import figures, report, tables
 from pipecycle.commands.shared import SAID
+from pipecycle.commands.usage import usage
 from pipecycle.errors import LONGEST, InputError, own_code, sentence, shown
 from pipecycle.files import reason, write
 from pipecycle.starting import STOPPED
@@ -96,19 +98,20 @@ _USAGE_ERRORS: tuple[type[Exception], ...] = tuple(
 def _command() -> Any:
     """Made once: it takes longer than most mistakes."""
     command = typer.main.get_command(app)
-    _plain_flags(command)
+    _plain_help(command)
     return command
 
 
-def _plain_flags(command: Any) -> None:
-    """In the help, a flag has no type beside it."""
+def _plain_help(command: Any) -> None:
+    """In the help, a flag has no type beside it, and a paragraph is as wide as the screen, not as our source."""
+    command.help = re.sub(r"(?<=\S)\n(?=\S)", " ", command.help or "")
     context = command.context_class(command, **command.context_settings)
     for option in [*command.params, command.get_help_option(context)]:
         if getattr(option, "is_flag", False):
             option.metavar = ""
     for inner in getattr(command, "commands", {}).values():
         inner.context_settings.setdefault("help_option_names", ["-h", "--help"])
-        _plain_flags(inner)
+        _plain_help(inner)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -138,7 +141,7 @@ def _exit_code(error: BaseException, given: Sequence[str]) -> int:
         return 130
     if isinstance(error, Terminated):
         return 143
-    message = _users_fault(error)
+    message = _users_fault(error, given)
     if message is not None:
         print(f"pipecycle: {' '.join(message.split())}", file=sys.stderr)
         return 2
@@ -147,12 +150,12 @@ def _exit_code(error: BaseException, given: Sequence[str]) -> int:
     return _unexpected(error, given)
 
 
-def _users_fault(error: BaseException) -> str | None:
+def _users_fault(error: BaseException, given: Sequence[str]) -> str | None:
     """The sentence about an error that the user can do something about."""
     if isinstance(error, InputError):
         return sentence(error)
     if isinstance(error, _USAGE_ERRORS):
-        return str(error.format_message() if hasattr(error, "format_message") else error)
+        return usage(error, given)
     if own_code(error) is not None:
         return f"{sentence(error)} (--debug shows the traceback)"
     if isinstance(error, OSError) and error.strerror:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -20,6 +21,7 @@ from pipecycle.commands.shared import (
     HarvestSpec,
     Json,
     Model,
+    SessionLength,
     Settings,
     check_execution,
     complete_policy,
@@ -33,8 +35,11 @@ from pipecycle.report.tables import check_target
 from pipecycle.runs.compare import DEMO, POLICIES, captions, comparison, references
 from pipecycle.runs.config import Config
 from pipecycle.runs.sweep import check_runs, is_setting
-from pipecycle.screen import progress, screen
+from pipecycle.screen import lead, progress, screen
 from pipecycle.words import number, plural
+
+if TYPE_CHECKING:
+    from pipecycle.runs.records import Group
 
 PARTS = ("training", "to_hub", "to_server")
 
@@ -61,6 +66,7 @@ def compare(
     augment: Annotated[str | None, typer.Option(help=f"Random views of images: {FORMS}.")] = None,
     alpha: Annotated[str | None, typer.Option(help="Dirichlet concentration, or iid. \\[default: 0.1]")] = None,
     clients: Annotated[int | None, typer.Option(help="How many clients. \\[default: 40]")] = None,
+    session: SessionLength = None,
     slots: Annotated[int | None, typer.Option(help="Horizon in slots. \\[default: 1000]")] = None,
     budget: Annotated[
         float | None, typer.Option(help="Units at which accuracy is compared. \\[default: 10000]")
@@ -94,15 +100,15 @@ def compare(
     classes each and charge in half of all slots. Trials are paired, so the differences are too. What an entry says
     itself wins over the options; --set groups=2 is for all schedulers that have groups. A run whose code or data (your
     modules, .npz and .csv files) has changed is trained again."""
-    given = {"delta": delta, "harvest": harvest, "fleet": fleet, "clients": clients, "slots": slots, "budget": budget}
+    given = {"delta": delta, "harvest": harvest, "fleet": fleet, "clients": clients, "session": session}
     judge = {"data.validation": validation, "look.on": None if validation is None else "validation"}
-    given |= {"data": data, "alpha": alpha, "scale": scale, "model": model, "augment": augment, **judge}
+    given |= {"slots": slots, "budget": budget, "data": data, "alpha": alpha, "scale": scale, "model": model}
     check_execution(device, workers=workers)
     check_target(target)
     pairs = settings(set_ or [])
     fields = {key: value for key, value in pairs.items() if not is_setting(key)}
     own = {key.removeprefix("policy."): value for key, value in pairs.items() if key not in fields}
-    base = configured(DEMO, config, None, given, fields)
+    base = configured(DEMO, config, None, {**given, "augment": augment, **judge}, fields)
     names = policies or list(POLICIES)
     sweep = comparison(base, names, trials, groups, own)
     tag = hashlib.sha256("".join(sweep.runs).encode()).hexdigest()[:8]
@@ -137,7 +143,7 @@ def compare(
         rows = summary_rows(records, target)
         print(json.dumps({"folder": str(home), "rows": rows, "references": lines, "about": about, "failed": failed}))
     else:
-        console.print(_table(summary_rows(records, target), base))
+        _print(console, records, target, base)
         for name, values in lines.items():
             spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
             console.print(f"{means[name]:5.1f}{spread}  {name}: {about[name]}")
@@ -157,13 +163,22 @@ def _announce(console: Console, base: Config, entries: int, trials: int, home: P
     console.print(f"Comparing {what}: {', '.join(parts)}; in {home}.", soft_wrap=True)
 
 
-def _table(rows: list[dict[str, Any]], base: Config) -> Table:
+def _print(console: Console, records: Sequence[Group], target: float | None, base: Config) -> None:
+    from pipecycle.report.prose import unspent
+    from pipecycle.report.tables import summary_rows, when
+
+    console.print(_table(summary_rows(records, target), base, when(records)))
+    for note in unspent(records):
+        console.print(lead("Note:", f" {note}", "bold yellow"), soft_wrap=False)
+
+
+def _table(rows: list[dict[str, Any]], base: Config, when: str) -> Table:
     """Everything on one screen; the report says more."""
     from pipecycle.report.tables import gap, spread, to_target
 
     goal = rows[0]["target"]
     judged = "" if base.look.on is None else f" on {base.look.on} samples"
-    where = "at the end" if base.world.budget is None else f"at {number(base.world.budget)} units"
+    where = when if base.world.budget is None else when.replace("the budget", f"{number(base.world.budget)} units")
     about = (
         f"Accuracy in percent {where}{judged}: mean ± deviation over trials. To the best: paired difference with its "
         f"95 % interval (none if it is equal in all trials). To {goal:g} %: units and slots to reach it; (1 of 3) if "

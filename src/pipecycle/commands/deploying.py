@@ -367,7 +367,7 @@ def _options(
         from pipecycle.train.presets import PRESETS
 
         if model not in PRESETS:
-            raise InputError(f"--model {model}: {nearest(model, PRESETS)}, or your own as module:factory")
+            raise InputError(f"--model {model}: {nearest(model, PRESETS, 'your own as module:factory')}")
     chosen: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
     known, policy_options = RunSettings.notes(), {}
     for key, value in pairs(set_ or []).items():

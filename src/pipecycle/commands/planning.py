@@ -36,6 +36,7 @@ from pipecycle.commands.shared import (
 from pipecycle.files import writable
 from pipecycle.policies.registry import ELSEWHERE, policy_class
 from pipecycle.policies.settings import described
+from pipecycle.policies.spec import Spec
 from pipecycle.report.picture import picture
 from pipecycle.runs.config import Config
 from pipecycle.runs.planning import model_of, priced_by_model
@@ -86,7 +87,7 @@ def plan(
 
 
 def show(
-    file: Annotated[Path, typer.Argument(help="A schedule saved by `pipecycle plan --out`.")],
+    file: Annotated[Path, typer.Argument(help="A schedule saved by `pipecycle plan --out`, or a run folder.")],
     budget: Annotated[float | None, typer.Option(help="Say when this many units had been spent.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -97,7 +98,7 @@ def show(
 
 
 def diff(
-    a: Annotated[Path, typer.Argument(help="A saved schedule.")],
+    a: Annotated[Path, typer.Argument(help="A saved schedule, or a run folder.")],
     b: Annotated[Path, typer.Argument(help="Another.")],
     as_json: Json = False,
 ) -> None:
@@ -128,7 +129,7 @@ def policies(policy: PolicyName = None, as_json: Json = False) -> None:
     Example: pipecycle policies pipecycle"""
     from pipecycle.policies import REGISTRY
 
-    kinds = dict(REGISTRY) if policy is None else {policy: policy_class(policy)}
+    kinds = dict(REGISTRY) if policy is None else {name: policy_class(name) for name in [Spec.of(policy).policy]}
     if as_json:
         facts = {
             name: {
@@ -155,7 +156,7 @@ def _print(schedule: Schedule, as_json: bool, budget: float | None = None) -> No
         return
     console = screen()
     given = ", ".join(f"{key} {value}" for key, value in schedule.meta["settings"].items() if value is not None)
-    console.print(lead(schedule.policy, f" ({given})"))
+    console.print(lead(schedule.policy, f" ({given})" if given else ""))
     console.print(picture(schedule, min(console.width, 140)))
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in sentences(figures).items():

@@ -13,7 +13,7 @@ import typer
 
 from pipecycle.errors import InputError
 from pipecycle.files import using, writable, writable_folder, write
-from pipecycle.report.tables import check_target, named, summary_rows
+from pipecycle.report.tables import check_page, check_target, named, summary_rows
 from pipecycle.report.tables import tables as make_tables
 from pipecycle.runs.records import Group, load
 from pipecycle.screen import progress, screen
@@ -45,6 +45,7 @@ def report(
     from pipecycle.report.page import page
 
     check_target(target)
+    check_page(out)
     writable(out)
     groups = load(runs)
     with progress() as bar:
@@ -70,7 +71,9 @@ def figures(
     ] = "png,pdf",
     only: Only = None,
     labels: Labels = None,
-    width: Annotated[float | None, typer.Option(help="Width in inches, such as 3.5; text keeps its size.")] = None,
+    width: Annotated[
+        float | None, typer.Option(help="Width in inches, such as 3.5 for a column of a paper; text keeps its size.")
+    ] = None,
     target: Target = None,
     as_json: Json = False,
 ) -> None:
@@ -87,7 +90,7 @@ def figures(
     check_width(width)
     writable_folder(out)
     groups = load(runs)
-    drawings = chosen(drawing.figures(groups, target, labels=names_of(labels, groups)), only)
+    drawings = chosen(drawing.figures(groups, target, labels=names_of(labels, groups), width=width), only)
     with using(out, "written"):
         out.mkdir(parents=True, exist_ok=True)
     made, left = [], {}
@@ -98,8 +101,6 @@ def figures(
             except InputError as error:  # battery levels that cannot be replayed
                 left[name] = str(error)
                 continue
-            if width is not None:
-                figure.set_size_inches(width, figure.get_figheight() * width / figure.get_figwidth())
             for kind in kinds:
                 path = out / f"{name}.{kind}"
                 write(path, drawing.save(figure, kind))

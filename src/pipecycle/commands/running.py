@@ -46,6 +46,7 @@ from pipecycle.files import writable_folder
 from pipecycle.runs.config import Config
 from pipecycle.runs.planning import shares_of
 from pipecycle.runs.run import RunFolder, train_folders
+from pipecycle.runs.sweep import check_effects
 from pipecycle.screen import lead, progress, screen
 from pipecycle.stopping import Interrupted
 from pipecycle.words import number
@@ -90,6 +91,7 @@ def run(
     named(policy, config)
     check_execution(device, save_every)
     chosen = configured(Config(), config, policy, given, settings(set_ or []))
+    check_effects([chosen])
     conduct(chosen, out, device, save_every, fresh, as_json)
 
 

@@ -26,6 +26,7 @@ class FLDA:
 
     name: ClassVar[str] = "flda"
     grouping: ClassVar[Grouping] = None
+    teaches: ClassVar[bool] = True
 
     epoch: int | None = field(default=None, validator=at_least(1, "slot", most=MOST_SLOTS))
     """Slots between two server steps (S); max(30, 1.5 sessions) if not given."""

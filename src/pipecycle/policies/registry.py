@@ -8,7 +8,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -36,7 +36,7 @@ def policy_class(name: str) -> type[Policy]:
     if name in ELSEWHERE:
         raise InputError(f"policy {name!r}: {ELSEWHERE[name][0].lower()}{ELSEWHERE[name][1:].rstrip('.')}")
     if ":" not in name:
-        raise InputError(f"policy {shown(name)!r}: {nearest(name, REGISTRY)}, or your own as module:Class")
+        raise InputError(f"policy {shown(name)!r}: {nearest(name, REGISTRY, 'your own as module:Class')}")
     found = named(name, "policy")
     missing = [part for part in ("name", "grouping", "setup", "decide", "collect") if not hasattr(found, part)]
     if not isinstance(found, type) or missing:
@@ -53,14 +53,18 @@ def check_model(name: str) -> None:
     text.of("model", name)
     module, colon, factory = name.partition(":")
     if name not in MODELS and not (module and colon and factory):
-        raise InputError(
-            f"model {shown(name)!r}: {nearest(name, dict.fromkeys(MODELS))}, or your own as module:factory"
-        )
+        raise InputError(f"model {shown(name)!r}: {nearest(name, MODELS, 'your own as module:factory')}")
 
 
 def named(name: str, what: str) -> Any:
     """What `module:attribute` names; the working directory counts."""
     module, _, attribute = name.partition(":")
+    if "/" in module or module.endswith(".py"):
+        stem = module.rpartition("/")[2].removesuffix(".py")
+        raise InputError(
+            f"{what} {shown(name)!r}: needs a module's name, {stem}:{attribute} for {stem}.py in the folder that the "
+            "command is run in"
+        )
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -192,6 +196,14 @@ def _as(value: Any, kind: Any) -> Any:
     raise ValueError
 
 
-def nearest(name: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(name[:100], known, 1)
-    return f"unknown, did you mean {close[0]!r}?" if close else f"unknown, needs one of {', '.join(known)}"
+def nearest(name: str, known: Iterable[str], own: str = "") -> str:
+    """About a name that is none of those known; `own` is how a user's own would be written."""
+    other = f", or {own}" if own else ""
+    return did_you_mean(name, known) or f"unknown, needs one of {', '.join(known)}{other}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """About a name that resembles a known one; nothing if it resembles none."""
+    by_letters = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name[:100].lower(), by_letters, 1)
+    return f"unknown, did you mean {by_letters[close[0]]!r}?" if close else ""

@@ -58,13 +58,15 @@ def figures(
     target: float | None = None,
     references: Mapping[str, float] | None = None,
     labels: Mapping[str, str] | None = None,
+    width: float | None = None,
 ) -> dict[str, Draw]:
-    """Functions that draw, by the name of the file; `labels` are what to call schedulers instead of their names."""
+    """Functions that draw, by the name of the file; `labels` are what to call schedulers instead of their names, and
+    `width` is that of every figure in inches."""
     slugs = [re.sub(r"[^A-Za-z0-9.+=-]+", "-", group.label).strip("-") for group in groups]
     groups = named(groups, labels)
     target = default_target(groups) if target is None else target
     rows = summary_rows(groups, target)
-    made = _Figures(groups, rows, references or {})
+    made = _Figures(groups, rows, references or {}, width)
     out: dict[str, Draw] = {}
     if any(group.curves for group in groups):
         out["accuracy_slots"] = lambda: made.accuracy(("slot",))
@@ -104,21 +106,31 @@ def blank(width: float, height: float, rows: int = 1, columns: int = 1, **option
 
 
 class _Figures:
-    def __init__(self, groups: Sequence[Group], rows: Sequence[Summary], references: Mapping[str, float]) -> None:
-        self.groups, self.rows, self.references = groups, rows, references
+    def __init__(
+        self, groups: Sequence[Group], rows: Sequence[Summary], references: Mapping[str, float], width: float | None
+    ) -> None:
+        self.groups, self.rows, self.references, self.width = groups, rows, references, width
         self.styles = styles_of([group.policy for group in groups])
         self.differences = differences(groups, rows)
+
+    def _blank(self, width: float, height: float, *shape: int, **options: Any) -> tuple[Figure, Any]:
+        """As wide as asked for, and of the usual proportions where lines and labels leave room for it."""
+        wanted = width if self.width is None else self.width
+        return blank(wanted, height * max(0.8, wanted / width), *shape, **options)
 
     def _each(self) -> Iterator[tuple[Group, Style]]:
         return zip(self.groups, self.styles, strict=True)
 
     def accuracy(self, axes: Sequence[Axis]) -> Figure:
-        width = SINGLE if len(axes) == 1 else DOUBLE
-        figure, ((*panes,),) = blank(width, 2.9, 1, len(axes), sharey=True, squeeze=False)
-        for pane, axis in zip(panes, axes, strict=True):
+        narrow = self.width is not None and self.width < 5  # inches: panes lie below each other
+        width = SINGLE if narrow or len(axes) == 1 else DOUBLE
+        shape = (len(axes), 1) if narrow else (1, len(axes))
+        figure, panes = self._blank(width, 0.6 + 2.3 * shape[0], *shape, sharey=True, squeeze=False)
+        for pane, axis in zip(panes.flat, axes, strict=True):
             self._curves(pane, axis)
-        panes[0].set_ylabel("test accuracy (%)")
-        self._legend(figure, panes[0], 4 if len(axes) == 1 else 8)
+        for pane in panes[:, 0]:
+            pane.set_ylabel("test accuracy (%)")
+        self._legend(figure, panes.flat[0])
         return figure
 
     def _curves(self, pane: Axes, axis: Axis) -> None:
@@ -162,7 +174,7 @@ class _Figures:
     def classes(self) -> Figure:
         known = [(group.label, row) for group in self.groups if (row := class_accuracy(group)) is not None]
         values = np.array([row for _, row in known])
-        figure, pane = blank(DOUBLE, 0.6 + 0.24 * len(known))
+        figure, pane = self._blank(DOUBLE, 0.6 + 0.24 * len(known))
         low = min(0.9 * np.nanmax(values), np.nanmin(values))
         pane.imshow(values, cmap="Blues", aspect="auto", vmin=low, vmax=110)
         for (row, column), value in np.ndenumerate(values):
@@ -179,7 +191,7 @@ class _Figures:
     def mixing(self, group: Group) -> Figure:
         """Which chains every adopted model comes from."""
         made = mixing(group.example.schedule)
-        figure, pane = blank(SINGLE, 1.9)
+        figure, pane = self._blank(SINGLE, 1.9)
         x, bottom = np.arange(1, len(made.slot) + 1), np.zeros(len(made.slot))
         for chain, share in zip(made.chain.tolist(), made.share, strict=True):
             colour = CHAINS[(chain - 1) % len(CHAINS)] if chain else "#bbbbbb"
@@ -225,7 +237,7 @@ class _Figures:
 
     def _bars(self, labels: Sequence[str] | None = None) -> tuple[Figure, Axes]:
         labels = [group.label for group in self.groups] if labels is None else labels
-        figure, pane = blank(SINGLE, 0.9 + 0.22 * len(labels))
+        figure, pane = self._blank(SINGLE, 0.9 + 0.22 * len(labels))
         pane.set_yticks(range(len(labels)), labels)
         pane.set_ylim(len(labels) - 0.4, -0.6)
         pane.grid(axis="y", visible=False)
@@ -245,20 +257,21 @@ class _Figures:
         return self._lines(counts, "clients, busiest first", "sessions")
 
     def _lines(self, lines: Sequence[dict[str, Any]], x: str, y: str, steps: str = "default") -> Figure:
-        figure, pane = blank(SINGLE, 2.7)
+        figure, pane = self._blank(SINGLE, 2.7)
         for values, (group, style) in zip(lines, self._each(), strict=True):
             every = max(1, len(values["x"]) // 8)
             pane.plot(values["x"], values["y"], drawstyle=steps, markevery=every, label=group.label, **drawn(style))
         pane.set(xlabel=x, ylabel=y)
         pane.set_ylim(bottom=0)
         thousands(pane)
-        self._legend(figure, pane, 4)
+        self._legend(figure, pane)
         return figure
 
-    def _legend(self, figure: Figure, pane: Axes, columns: int) -> None:
+    def _legend(self, figure: Figure, pane: Axes) -> None:
+        """As many columns as the figure is wide for; a letter takes about 0.06 inches."""
         handles, labels = pane.get_legend_handles_labels()
-        if max(map(len, labels), default=0) > 14:
-            columns = max(1, columns // 2)
+        longest = max(map(len, labels), default=0)
+        columns = max(1, int(figure.get_figwidth() / (0.48 + 0.06 * longest)))
         figure.legend(
             handles, labels, loc="outside upper center", ncols=min(columns, len(labels) or 1), handlelength=2.6,
             columnspacing=1.2, labelspacing=0.3,
@@ -270,7 +283,7 @@ class _Figures:
         bars = [bar for bar in drawing.bars if bar.start < until]
         rows = max((bar.lane for bar in bars), default=0) + 1 if drawing.by == "group" else len(drawing.lanes)
         server = rows + max(0.1, rows / 30)
-        figure, pane = blank(DOUBLE, 0.8 + (0.26 if rows <= 16 else 0.075) * (rows + 1))
+        figure, pane = self._blank(DOUBLE, 0.8 + (0.26 if rows <= 16 else 0.075) * (rows + 1))
         for bar in bars:
             colour = CHAINS[(bar.chain - 1) % len(CHAINS)] if bar.chain else "#bbbbbb"
             pane.barh(
@@ -310,7 +323,7 @@ class _Figures:
     def battery(self, group: Group) -> Figure:
         known = levels(group.example)
         units, names = known.binned(200)
-        figure, pane = blank(SINGLE, 2.3)
+        figure, pane = self._blank(SINGLE, 2.3)
         extent = (0.0, float(group.example.schedule.slots), -0.5, known.level.shape[1] - 0.5)
         image = pane.imshow(
             units, cmap="cividis", aspect="auto", origin="lower", extent=extent, interpolation="nearest",
@@ -320,6 +333,7 @@ class _Figures:
         pane.grid(visible=False)
         pane.set(xlabel="slot", ylabel="client" if len(names) == known.level.shape[1] else "client (binned)")
         thousands(pane)
+        whole(pane.yaxis)
         pane.set_title(f"{group.label}, trial {group.example.trial}", loc="left")
         return figure
 
@@ -330,7 +344,15 @@ def drawn(style: Style) -> dict[str, Any]:
 
 
 def thousands(pane: Axes) -> None:
-    """Commas in the numbers below."""
+    """Whole numbers with commas below."""
     from matplotlib.ticker import StrMethodFormatter
 
+    whole(pane.xaxis)
     pane.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+def whole(axis: Any) -> None:
+    """Ticks at whole numbers: there is no half client, slot or version."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))

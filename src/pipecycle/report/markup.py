@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from pipecycle.report.tables import TextTable
@@ -46,7 +47,8 @@ def latex(tables: Sequence[TextTable], width: float | None = None) -> str:
             else f"{{{width:g}in}}{{@{{\\extracolsep{{\\fill}}}}{''.join(kinds)}}}"
         )
         lines = [f"% {table.title} (needs the package booktabs)", f"\\begin{{{kind}}}{begin}", "\\toprule"]
-        lines += [_tex(table.head), "\\midrule", *(_tex(cells) for cells in table.cells), "\\bottomrule"]
+        head = _tex(table.head) if width is None else _stacked(table, kinds)
+        lines += [head, "\\midrule", *(_tex(cells) for cells in table.cells), "\\bottomrule"]
         parts.append("\n".join([*lines, f"\\end{{{kind}}}"]) + "\n")
     return "\n".join(parts)
 
@@ -89,6 +91,21 @@ _SPECIAL = {
 
 
 def _tex(cells: Sequence[str]) -> str:
-    escaped = ["".join(_SPECIAL.get(letter, letter) for letter in cell) for cell in cells]
-    signed = [re.sub(r"(?<!\S)([+-])(?=\d)", r"$\1$", cell) for cell in escaped]
-    return " & ".join("--" if cell == "-" else cell for cell in signed) + r" \\"
+    return " & ".join(map(_escaped, cells)) + r" \\"
+
+
+def _stacked(table: TextTable, kinds: Sequence[str]) -> str:
+    """Heads in as many lines as keep their columns as narrow as the cells below."""
+    heads = []
+    for column, head in enumerate(table.head):
+        room = max([8, *(len(cells[column]) for cells in table.cells)])
+        lines = [_escaped(line) for line in textwrap.wrap(head, room, break_long_words=False)]
+        rows = r" \\ ".join(lines)
+        stack = rf"\begin{{tabular}}[b]{{@{{}}{kinds[column]}@{{}}}}{rows}\end{{tabular}}"
+        heads.append(stack if len(lines) > 1 else rows)
+    return " & ".join(heads) + r" \\"
+
+
+def _escaped(cell: str) -> str:
+    escaped = "".join(_SPECIAL.get(letter, letter) for letter in cell)
+    return "--" if cell == "-" else re.sub(r"(?<!\S)([+-])(?=\d)", r"$\1$", escaped)

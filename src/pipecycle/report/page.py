@@ -19,7 +19,7 @@ from pipecycle.report.alternatives import alternatives
 from pipecycle.report.markup import html_table, items
 from pipecycle.report.payload import Step, payload
 from pipecycle.report.styles import proper
-from pipecycle.report.tables import TextTable, default_target, named, summary_rows, tables
+from pipecycle.report.tables import TextTable, default_target, named, summary_rows, tables, when
 from pipecycle.runs.config import SECTIONS
 from pipecycle.runs.records import Group
 from pipecycle.words import listed, number
@@ -55,7 +55,7 @@ def page(
         "contents": "".join(
             f'<a href="#h-{name}">{title}</a>' for name, title in SECTIONS_OF_PAGE.items() if seen[name]
         ),
-        "when": "at the budget" if groups[0].facts.get("world.budget") is not None else "at the end",
+        "when": when(groups),
         "axis_note": " The axis shows where the lines differ; a double click shows all." if len(groups) > 1 else "",
         "difference_note": DIFFERENCE if seen["differences"] else "",
         "target_note": TARGET if trained and len(groups) > 1 else "",

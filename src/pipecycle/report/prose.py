@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipecycle.report.tables import Summary, always, best_of, rivals
+from pipecycle.report.tables import Summary, always, best_of, rivals, when
 from pipecycle.results import Difference, paired
 from pipecycle.runs.records import Group
 from pipecycle.schedule.summary import warnings
@@ -58,6 +58,7 @@ def notes(groups: Sequence[Group]) -> list[str]:
             if record.is_run and record.ended != "finished":
                 kept = "" if record.ended else " It is left out of means and tables." if group.trained else ""
                 said.append(f"{group.label}, trial {record.trial}: {record.state}.{kept}")
+    said += unspent(groups)
     if groups and all(len(group.trained) == 1 for group in groups if group.trained) and any(g.trained for g in groups):
         said.append(
             "One trial: no spread can be given."
@@ -68,6 +69,24 @@ def notes(groups: Sequence[Group]) -> list[str]:
         for text in warnings(*(record.figures for record in group.planned)):
             said.append(f"{group.label}: {text[0].lower()}{text[1:]}")
     return said
+
+
+def unspent(groups: Sequence[Group]) -> list[str]:
+    """Whose accuracy is not the one at the budget."""
+    short = [group for group in groups if group.unspent]
+    if not short:
+        return []
+    budgets = " or ".join(dict.fromkeys(number(group.facts["world.budget"]) for group in short))
+    return [
+        f"Accuracy is that at the end of runs that did not spend {budgets} units: {listed(list(map(_left, short)))}."
+    ]
+
+
+def _left(group: Group) -> str:
+    spent, runs = group.unspent, len(group.trained)
+    least, most = (number(round(end)) for end in (min(spent), max(spent)))
+    which = "" if len(spent) == runs else f" in {len(spent)} of {runs} trials"
+    return f"{group.label} ({least}{'' if least == most else f' to {most}'}{which})"
 
 
 def common(groups: Sequence[Group]) -> dict[str, Any]:
@@ -81,7 +100,7 @@ def _winner(groups: Sequence[Group], scenario: str) -> list[str]:
     if best is None:
         return []
     ours = best.accuracies
-    place = "at the budget" if best.facts.get("world.budget") is not None else "at the end"
+    place = when([best])
     average = sum(ours.values()) / len(ours)
     over = f" on average over {plural(len(ours), 'trial')}" if len(ours) > 1 else ""
     others = rivals(groups, best)

@@ -17,7 +17,7 @@ from pipecycle.policies.registry import nearest
 from pipecycle.report import prose
 from pipecycle.report.markup import html_table, items, markdown
 from pipecycle.report.picture import picture
-from pipecycle.report.tables import check_target, summary_rows, tables
+from pipecycle.report.tables import check_page, check_target, summary_rows, tables
 from pipecycle.runs.comparison import Comparison
 from pipecycle.runs.records import Group
 from pipecycle.schedule.schedule import Schedule
@@ -72,7 +72,7 @@ def facts(what: Schedule | History) -> dict[str, str]:
     words = {"finished": "at the end of its schedule", "early": "early, saturated", "diverged": "because it diverged"}
     last, budget, best = what.final, what.at_budget, max(what.rows, key=lambda row: row.accuracy)
     said = {"ended": words.get(what.ended or "", "not yet")}
-    if budget.budget:
+    if budget.budget and budget.slot < last.slot:  # otherwise the budget was not spent
         said["at the budget"] = f"{budget.accuracy:.1f} % with {number(round(budget.energy))} units"
     said |= {
         "at the end": f"{last.accuracy:.1f} % (loss {last.loss:.3g}) with {number(round(last.energy))} units",
@@ -180,6 +180,7 @@ def report(what: What, path: Path, target: float | None = None) -> Path:
     from pipecycle.report.page import page
 
     check_target(target)
+    check_page(path)
     writable(path)
     write(path, page(groups_of(what), target))
     return path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -58,9 +59,24 @@ def default_target(groups: Sequence[Group]) -> float | None:
     return float(math.floor(0.9 * max(means))) if means else None
 
 
+def when(groups: Sequence[Group]) -> str:
+    """Where the accuracy of runs is taken."""
+    trained = [group for group in groups if group.trained]
+    limited = [group for group in trained if group.facts.get("world.budget") is not None]
+    if all(len(group.unspent) == len(group.trained) for group in limited):
+        return "at the end"
+    spent = len(limited) == len(trained) and not any(group.unspent for group in limited)
+    return f"at the budget{'' if spent else ', or at the end of runs that did not spend it'}"
+
+
+def check_page(path: Path) -> None:
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{path}: is for an HTML page, needs a name that ends with .html")
+
+
 def check_target(target: float | None) -> None:
-    if target is not None and not 0 < target <= 100:
-        raise InputError(f"--target {target:g}: needs an accuracy in percent, above 0 and at most 100")
+    if target is not None and not 1 <= target <= 100:
+        raise InputError(f"--target {target:g}: needs an accuracy in percent, from 1 to 100")
 
 
 def summary_rows(groups: Sequence[Group], target: float | None = None) -> list[Summary]:
@@ -225,15 +241,13 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
     target = default_target(groups) if target is None else target
     rows = summary_rows(groups, target)
     rows.sort(key=lambda row: -math.inf if row["accuracy"] is None else row["accuracy"], reverse=True)
-    has_budget = any(group.facts.get("world.budget") is not None for group in groups)
     out = []
     if any(row["accuracy"] is not None or row["unfinished"] for row in rows):
-        title = "Accuracy at the energy budget" if has_budget else "Accuracy at the end of the runs"
         differences: list[Column] = [("Difference to the best (points)", gap), ("95 % interval (points)", _interval)]
         out.append(
             _table(
                 "accuracy",
-                title,
+                f"Accuracy {when(groups)}",
                 rows,
                 ("Accuracy (%), mean ± sd", spread),
                 *(differences if compares else []),

@@ -22,7 +22,7 @@ from pipecycle.runs.config import Config, meant
 from pipecycle.runs.contents import sealed
 from pipecycle.runs.planning import plan_of
 from pipecycle.runs.run import problem_of
-from pipecycle.runs.sweep import Sweep, expand
+from pipecycle.runs.sweep import Sweep, check_effects, expand
 from pipecycle.schedule.plan import plan
 from pipecycle.world.contract import Policy
 from pipecycle.world.harvest import Always
@@ -63,7 +63,9 @@ def comparison(
 
     `groups` and `settings` are for all policies that have such a setting and do not say it themselves; one that no
     policy takes is refused."""
-    specs = [Spec.of(policy) for policy in policies]
+    specs = [Spec.of(policy) for policy in ([policies] if isinstance(policies, str) else policies)]
+    if not specs:
+        raise InputError("policies = []: needs at least one scheduler")
     shared = dict(settings or {})
     if groups is not None:
         if "groups" in shared:
@@ -82,6 +84,7 @@ def comparison(
         key = next(iter(base.settings))
         raise InputError(f"{key} = {shown(base.settings[key])} of {base.policy}: has no effect, it is not compared")
     sweep = expand(base, {"policy": specs, **{key: [value] for key, value in shared.items()}}, trials)
+    check_effects(sweep.runs.values())
     if len(sweep) < len(specs) * trials:
         raise InputError(f"{_listed(specs)}: two of them are the same")
     return sweep

@@ -13,7 +13,7 @@ from pipecycle.errors import InputError, shown
 from pipecycle.runs.config import Config
 from pipecycle.runs.records import Group, Record, grouped, load
 from pipecycle.runs.run import job_of, train_folders
-from pipecycle.runs.sweep import Sweep, expand, read_sweep
+from pipecycle.runs.sweep import Sweep, check_effects, expand, read_sweep
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.showing import Shown
 from pipecycle.train.history import History
@@ -60,15 +60,21 @@ class Comparison(Shown):
         return cls(tuple(load(paths)))
 
     def frame(self) -> pandas.DataFrame:
-        """All evaluations: scheduler, trial, slot, energy, accuracy, ..."""
+        """All evaluations: scheduler, trial, slot, energy, accuracy, ..., and what schedulers differ in: `policy`,
+        settings by their names, and fields such as `data.alpha`."""
         import pandas
 
+        facts = [group.facts for group in self.groups]
+        keys = [key for key in dict.fromkeys(key for some in facts for key in some) if not key.startswith("contents.")]
+        varied = [key for key in keys if any(some.get(key) != facts[0].get(key) for some in facts)]
         frames = []
         for group in self.groups:
             for record in group.records:
                 frame = record.frame()
                 frame.insert(0, "scheduler", group.label)
                 frame.insert(1, "trial", record.trial)
+                for key in varied:
+                    frame.insert(len(frame.columns), key.removeprefix("policy."), group.facts.get(key))
                 frames.append(frame)
         return pandas.concat(frames, ignore_index=True)
 
@@ -148,6 +154,7 @@ def sweep(
         runs: Sweep = read_sweep(Path(matrix), numbers)
     else:
         runs = expand(base or Config(), matrix, trials)
+        check_effects(runs.runs.values())
     if out is None:
         return trained(runs.runs.values(), device)
     folders = runs.folders(Path(out))

@@ -26,6 +26,7 @@ from pipecycle.policies.registry import (
     check_model,
     convert,
     defaults,
+    did_you_mean,
     nearest,
     parameters,
     policy_class,
@@ -64,7 +65,7 @@ def _data(instance: object, attribute: Any, value: Any) -> None:
     """Checks the name alone: the file may have been moved when somebody reads a run's configuration."""
     checks.text.of("data", value)
     if value not in CATALOGUE and not value.endswith(".npz"):
-        raise InputError(f"data = {shown(value)}: {nearest(value, CATALOGUE)}, or an .npz file")
+        raise InputError(f"data = {shown(value)}: {nearest(value, CATALOGUE, 'an .npz file')}")
 
 
 def _split(instance: object, attribute: Any, value: Any) -> None:
@@ -236,7 +237,7 @@ def whole_name(key: str, value: Any) -> tuple[str, Any]:
     if key == "delta":
         return "world.harvest", f"bernoulli:{convert('delta', value, float)!r}"
     key = SHORT.get(key, key)
-    return key, "none" if key == "data.alpha" and value == "iid" else value
+    return key, "none" if key == "data.alpha" and str(value).lower() == "iid" else value
 
 
 def meant(name: str, allowed: Mapping[str, Any]) -> str:
@@ -244,7 +245,10 @@ def meant(name: str, allowed: Mapping[str, Any]) -> str:
     fields = [f"{section}.{name}" for section, kind in SECTIONS.items() if name in typing.get_type_hints(kind)]
     if fields:
         return f"unknown, did you mean {fields[0]!r}?"
-    return nearest(name, {**allowed, **SHORT}) if allowed else f"it has none, and {nearest(name, SHORT)}"
+    if close := did_you_mean(name, {**allowed, **SHORT}):
+        return close
+    own = f"needs a setting ({', '.join(allowed)}) or" if allowed else "it has no settings, needs"
+    return f"unknown, {own} a field of the run ({', '.join(SHORT)}, or any in `pipecycle config`)"
 
 
 @frozen

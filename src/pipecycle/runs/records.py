@@ -167,6 +167,15 @@ class Group:
         return {trial: float(shown.accuracy[shown.at_budget]) for trial, shown in self.metrics.items()}
 
     @property
+    def unspent(self) -> list[float]:
+        """Units that runs have spent which ended before they had spent their budget."""
+        budget = self.facts.get("world.budget")
+        if budget is None:
+            return []
+        ended = [record.schedule for record in self.trained]
+        return [units(int(plan.energy.spent[-1])) for plan in ended if plan.budget_slot(budget) is None]
+
+    @property
     def planned(self) -> tuple[Record, ...]:
         """The runs whose schedules count: those that ended, or all if none did."""
         return self.trained or self.records

@@ -15,9 +15,10 @@ from attrs import field, frozen
 from pipecycle.checks import MOST_RUNS
 from pipecycle.errors import InputError, shown
 from pipecycle.files import read_toml
+from pipecycle.policies import REGISTRY
 from pipecycle.policies.registry import build, nearest, parameters, policy_class, settings, stated
 from pipecycle.policies.spec import Spec
-from pipecycle.runs.config import SECTIONS, Config, sections, whole_name
+from pipecycle.runs.config import SECTIONS, Config, TrainSection, sections, whole_name
 from pipecycle.runs.planning import planning
 from pipecycle.runs.run import RunFolder
 
@@ -71,6 +72,7 @@ def read_sweep(path: Path, trials: Sequence[int] | None = None) -> Sweep:
             known = {config.identity(): run for run, config in runs.items()}
             members[name] = [known.get(config.identity(), run) for run, config in expanded.items()]
             runs |= {run: config for run, config in expanded.items() if config.identity() not in known}
+        check_effects(runs.values())
     except InputError as error:
         raise InputError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
     return Sweep(runs, members)
@@ -240,6 +242,18 @@ def _without_effect(key: str, base: Config, matrix: Mapping[str, Sequence[Any]])
     if is_setting(key) and not any(_target(key) in parameters(policy_class(name)) for name in policies):
         return InputError(f"matrix.{key}: is neither a field nor a setting of any policy in the matrix")
     return InputError(f"matrix.{key}: has no effect, because every policy in the matrix says its own")
+
+
+def check_effects(configs: Iterable[Config]) -> None:
+    """Refuse a weight for teachers that no run with a teacher uses; a user's own policy may have one."""
+    runs = list(configs)
+    taught = [run for run in runs if run.policy not in REGISTRY or getattr(REGISTRY[run.policy], "teaches", False)]
+    used = {TrainSection().distillation, *(run.train.distillation for run in taught)}
+    for run in runs:
+        if (weight := run.train.distillation) not in used:
+            raise InputError(
+                f"train.distillation = {weight:g}: has no effect, {run.policy} has no teacher (flda has one)"
+            )
 
 
 def check_runs(sweep: Sweep) -> None:

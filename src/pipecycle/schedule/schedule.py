@@ -347,8 +347,9 @@ class Schedule(Shown):
 
     @staticmethod
     def load(path: str | Path) -> Schedule:
-        """Read what `save` wrote; anything else is refused in one sentence, before it can do harm."""
-        path = Path(path)
+        """Read what `save` wrote, or a run folder's plan; anything else is refused in one sentence, before it can do
+        harm."""
+        path = Path(path) / "schedule.npz" if Path(path).is_dir() else Path(path)
         columns = read_arrays(path)
         try:
             meta = json.loads(columns.pop("meta").tobytes())

@@ -105,9 +105,13 @@ def sentences(figures: dict[str, Any]) -> dict[str, str]:
         + "".join(f" + {number(energy[key])} {word}" for key, word in DRAINS.items() if key in energy),
         "spent on": ", ".join(f"{word} {number(spent_on[key])}" for key, word in PURPOSES.items() if key in spent_on),
         "sessions": f"{number(figures['sessions'])}: "
-        + ", ".join(f"{number(count)} {name.replace('_', ' ')}" for name, count in status.items() if count),
+        + ", ".join(f"{number(count)} {name.replace('_', ' ')}" for name, count in status.items() if count)
+        if figures["sessions"]
+        else "none",
         "aggregations": f"{number(figures['aggregations'])} of {number(size['mean'])} updates on average, "
-        f"{number(size['max'])} at most",
+        f"{number(size['max'])} at most"
+        if figures["aggregations"]
+        else "none",
     }
     if "joules" in figures or "hours" in figures:
         words = [f"{joules(figures['joules']['spent'])} spent"] if "joules" in figures else []
@@ -116,14 +120,18 @@ def sentences(figures: dict[str, Any]) -> dict[str, str]:
         lines["physically"] = f"{' in '.join(words)}{unit}"
     if figures["max_concurrent_groups"] is not None:
         lines["groups"] = f"at most {number(figures['max_concurrent_groups'])} in training at once"
-    lines |= {
-        "lag": f"{number(lag['mean'])} on average, {number(lag['max'])} at most; "
-        f"largest tau - pi(tau) {number(figures['ancestry_max'])}",
-        "chains": f"{chains['count']}, {number(chains['depth_max'])} aggregations deep; they have met "
-        f"{number(chains['coverage_min'])} (fewest) and {number(chains['coverage_mean'])} (mean) of "
-        f"{number(figures['participants'])} participants",
-        "fairness": f"{number(figures['fairness'])} (Jain's index of sessions per client)",
-    }
+    if figures["aggregations"]:
+        lines["lag"] = (
+            f"{number(lag['mean'])} on average, {number(lag['max'])} at most; "
+            f"largest tau - pi(tau) {number(figures['ancestry_max'])}"
+        )
+        lines["chains"] = (
+            f"{chains['count']}, {number(chains['depth_max'])} aggregations deep; they have met "
+            f"{number(chains['coverage_min'])} (fewest) and {number(chains['coverage_mean'])} (mean) of "
+            f"{number(figures['participants'])} participants"
+        )
+    if figures["fairness"] is not None:
+        lines["fairness"] = f"{number(figures['fairness'])} (Jain's index of sessions per client)"
     if figures["discarded"]:
         lines["discarded"] = f"{number(figures['discarded'])} hub models"
     if figures["budget"] is not None:
@@ -152,7 +160,7 @@ def warnings(*trials: dict[str, Any]) -> list[str]:
             f"{worst['contributors']} clients that took part{' (at worst)' * (len(narrow) > 1)}: chains that "
             f"never mix learn from a part of the data{_remedy(worst)}."
         )
-    idle = [plan for plan in trials if not plan["aggregations"]]
+    idle = [plan for plan in trials if not plan["aggregations"] and not plan["sessions_by_status"]["used"]]
     if idle:
         texts.append(
             f"{_trials(idle, trials)} nothing was aggregated: too few slots or too little energy for a session and its "
