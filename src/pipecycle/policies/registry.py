@@ -9,6 +9,7 @@ import sys
 import types
 import typing
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,8 @@ def typed(found: type[Policy], name: str, options: Mapping[str, Any]) -> dict[st
     return {key: convert(key, value, allowed[key]) for key, value in options.items()}
 
 
-def parameters(found: type[Policy]) -> dict[str, Any]:
+@cache
+def parameters(found: type[Policy]) -> Mapping[str, Any]:
     """The settings of a policy and their declared types."""
     try:
         hints = typing.get_type_hints(found.__init__)
@@ -114,7 +116,8 @@ def parameters(found: type[Policy]) -> dict[str, Any]:
     return {name: hints.get(name, str) for name in names}
 
 
-def defaults(found: type[Policy]) -> dict[str, Any]:
+@cache
+def defaults(found: type[Policy]) -> Mapping[str, Any]:
     """What the settings of a policy are when they are not given."""
     given = inspect.signature(found).parameters
     return {
