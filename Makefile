@@ -3,23 +3,34 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all cpu-test worlds-test lint format bench bench-rivals browser-test pictures ray-test flower-test flower-chaos clean
+PYTEST := $(BIN)/python -m pytest
+SIDE_BY_SIDE := -n auto --dist worksteal
+LIVE_TESTS := .venv-flower/bin/python -m pytest tests/deploy -m "not chaos" -n 2 --dist loadfile --no-loadscope-reorder
+OLD_CPU := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41
+
+.PHONY: demo test quick-test test-all ci-test cpu-test worlds-test lint format bench bench-rivals browser-test pictures ray-test
+.PHONY: flower-test cpu-flower-test flower-chaos clean
 
 demo: $(VENV)/.installed  ## the main job on embedded data
 	$(BIN)/pipecycle compare
 
-test: lint  ## lint, types and all tests but the slow ones
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+test: $(VENV)/.installed  ## lint, types and all tests but the slow ones, side by side
+	$(MAKE) --no-print-directory --jobs=2 quick-test lint
+
+quick-test: $(VENV)/.installed
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow"
 
 test-all: lint  ## the same with the slow ones
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(PYTEST) $(SIDE_BY_SIDE)
+
+ci-test: lint  ## what cpu-test, cpu-flower-test and browser-test leave: in CI every test runs once
+	$(PYTEST) $(SIDE_BY_SIDE) $(addprefix --ignore=tests/,train theory deploy browser)
 
 cpu-test: $(VENV)/.installed  ## training and theory with the oldest instructions a CPU has: no test rests on a last bit
-	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 \
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" tests/train tests/theory
+	$(OLD_CPU) $(PYTEST) $(SIDE_BY_SIDE) tests/train tests/theory
 
 worlds-test: $(VENV)/.installed  ## 10,000 random worlds in which everything fails, every policy, energy to the quantum
-	$(BIN)/python -m pytest -n auto -m slow tests/properties/test_rough_worlds.py
+	$(PYTEST) -n auto -m slow tests/properties/test_rough_worlds.py
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -39,39 +50,42 @@ bench-rivals: .venv-rivals/.installed  ## lenet on one core against a plain loop
 
 .venv-rivals/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-rivals
-	.venv-rivals/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[flower]" "pfl[pytorch]==0.6.0"
+	.venv-rivals/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable ".[flower]" "pfl[pytorch]==0.6.0"
 	touch $@
 
 browser-test: $(VENV)/.browser  ## the report and the studio in a real browser
-	$(BIN)/python -m pytest tests/browser -m browser
+	$(PYTEST) tests/browser -m browser
 
 pictures: $(VENV)/.browser  ## the pictures of docs/studio.md
 	$(BIN)/python docs/pictures.py
 
 $(VENV)/.browser: $(VENV)/.installed
 	command -v chromium >/dev/null || { [ $$(id -u) = 0 ] && S= || S=sudo; $$S apt-get update -qq && $$S apt-get install -y -qq chromium; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt playwright
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt playwright
 	touch $@
 
 ray-test: $(VENV)/.installed  ## sweeps on a Ray cluster of this machine
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[ray]"
-	$(BIN)/python -m pytest tests/test_ray.py -m ray
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable ".[ray]"
+	$(PYTEST) tests/test_ray.py -m ray
 
 # Flower asks for older versions of what the commands are made with: an environment of its own.
 flower-test: .venv-flower/.installed  ## live federations: in-process, simulated, and real processes on loopback
-	.venv-flower/bin/python -m pytest tests/deploy -m "not chaos" -n 2 --dist loadfile --no-loadscope-reorder
+	$(LIVE_TESTS)
+
+cpu-flower-test: .venv-flower/.installed  ## the same with the oldest instructions a CPU has
+	$(OLD_CPU) $(LIVE_TESTS)
 
 flower-chaos: .venv-flower/.installed  ## nodes and the server of a live federation are killed, and it goes on
 	.venv-flower/bin/python -m pytest tests/deploy -m chaos -n 2 --dist loadfile --no-loadscope-reorder
 
 .venv-flower/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-flower
-	.venv-flower/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,flower]"
+	.venv-flower/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable ".[dev,flower]"
 	touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
 clean:

@@ -14,6 +14,7 @@ import pytest
 
 from pipecycle import build, plan
 from pipecycle.commands.cli import main
+from tests.commands import PATIENCE
 
 HUGE = "100000000000000000000000"
 NUMBERS = ("nan", "inf", "-1", "many")
@@ -259,6 +260,11 @@ def test_there_are_enough() -> None:
     assert len(CASES) >= 200
 
 
+def said(errors: str) -> list[str]:
+    """Without the lines in which a machine under load says how far it is."""
+    return [line for line in errors.splitlines() if not line.startswith(("planning ", "training "))]
+
+
 @pytest.mark.parametrize(("command", "value", "named"), CASES, ids=lambda word: word[:40].replace("/", "-"))
 def test_refused_in_one_sentence(
     command: str,
@@ -279,10 +285,10 @@ def test_refused_in_one_sentence(
     output = capsys.readouterr()
     assert ended.value.code == 2, output.err
     assert output.out == ""
-    lines = output.err.splitlines()
+    lines = said(output.err)
     assert 1 <= len(lines) <= 2, output.err
     assert lines[0].startswith("pipecycle: ")
-    assert len(output.err) < 1000
+    assert len("".join(lines)) < 1000
     assert named.lower() in output.err.lower()
     assert [*tmp_path.iterdir()] == []
     assert {path: path.stat().st_mtime_ns for path in files.rglob("*")} == before
@@ -292,9 +298,9 @@ def test_refused_in_one_sentence(
 def test_as_a_real_process(command: str, value: str, named: str, files: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pipecycle", *arguments(command, value, files)],
-        check=False, capture_output=True, text=True, cwd=tmp_path, timeout=60,
+        check=False, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE,
         env={**os.environ, "PIPECYCLE_CACHE": str(files.parent / "cache")},
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
-    assert 1 <= len(done.stderr.splitlines()) <= 2
+    assert 1 <= len(said(done.stderr)) <= 2
     assert [*tmp_path.iterdir()] == []

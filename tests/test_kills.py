@@ -20,6 +20,7 @@ import torch
 from pipecycle.runs.parquet import collect
 from pipecycle.runs.run import train_folders
 from pipecycle.runs.sweep import read_sweep
+from tests.commands import PATIENCE
 
 psutil = pytest.importorskip("psutil")
 
@@ -61,7 +62,7 @@ def start(command: str, home: Path, out: str, *more: str) -> subprocess.Popen[st
 
 
 def until(there: Callable[[], Any], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while process.poll() is None and not there():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -80,7 +81,7 @@ def family(process: subprocess.Popen[str]) -> list[Any]:
 
 
 def nobody_left(process: subprocess.Popen[str]) -> bool:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while family(process):
         if time.monotonic() > deadline:
             return False
@@ -106,7 +107,7 @@ def test_killed_terminated_and_shared_a_sweep_ends_the_same(home: Path) -> None:
     killed = start("sweep", home, "cut")
     until(lambda: checkpoints(home / "cut"), killed)
     killed.kill()
-    killed.communicate(timeout=60)
+    killed.communicate(timeout=PATIENCE)
     assert nobody_left(killed)
     assert not (home / "cut" / "results.parquet").exists()
 
@@ -114,14 +115,14 @@ def test_killed_terminated_and_shared_a_sweep_ends_the_same(home: Path) -> None:
     terminated = start("sweep", home, "cut")
     until(lambda: set(checkpoints(home / "cut").items()) - set(before.items()), terminated)
     terminated.terminate()  # the parent alone, as `docker stop` does it
-    said, _ = terminated.communicate(timeout=60)
+    said, _ = terminated.communicate(timeout=PATIENCE)
     assert terminated.returncode == 143
     assert said.splitlines()[-1] == "Stopped; run the same command again to resume."
     assert nobody_left(terminated)
 
     twins = [start("sweep", home, "cut", "--workers", "1") for _ in range(2)]
     for twin in twins:
-        said, _ = twin.communicate(timeout=300)
+        said, _ = twin.communicate(timeout=PATIENCE)
         assert twin.returncode == 0, said
         assert "4 of 4 runs finished" in said
     torch.set_num_threads(1)
@@ -188,7 +189,7 @@ def test_killed_at_random_moments(command: str, seed: int, home: Path) -> None:
     rng = random.Random(f"{command} {seed}")
     began = time.monotonic()
     quiet = start(command, home, "quiet")
-    said, _ = quiet.communicate(timeout=300)
+    said, _ = quiet.communicate(timeout=PATIENCE)
     assert quiet.returncode == 0, said
     took = time.monotonic() - began
     for how in rng.sample(["parent KILL", "group KILL", "worker KILL", "group INT", "group TERM", "parent INT"], 4):
@@ -204,13 +205,13 @@ def test_killed_at_random_moments(command: str, seed: int, home: Path) -> None:
                     break
         elif process.poll() is None:
             (os.killpg if whom == "group" else os.kill)(process.pid, number)
-        said, _ = process.communicate(timeout=300)
+        said, _ = process.communicate(timeout=PATIENCE)
         assert nobody_left(process)
         assert "Traceback" not in said
         ends = {"KILL": -9, "INT": 130, "TERM": 143}
         assert process.returncode in (0, ends[name]), said
     last = start(command, home, "cut")
-    said, _ = last.communicate(timeout=300)
+    said, _ = last.communicate(timeout=PATIENCE)
     assert last.returncode == 0, said
     pandas.testing.assert_frame_equal(results(home / "cut"), results(home / "quiet"), check_exact=True)
     for file in (home / "quiet").glob("references-*.json"):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import PATIENCE
+
 SWALLOWS = """
 import os, signal, time
 try:
@@ -31,5 +33,7 @@ except (KeyboardInterrupt, Terminated) as error:
 @pytest.mark.parametrize(("name", "expected"), [("SIGINT", "KeyboardInterrupt"), ("SIGTERM", "Terminated")])
 def test_an_import_that_swallows_exceptions_does_not_swallow_a_signal(tmp_path: Path, name: str, expected: str) -> None:
     (tmp_path / "swallows.py").write_text(SWALLOWS.format(name=name))
-    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert (done.stdout, done.stderr) == (f"{expected}\n", "")

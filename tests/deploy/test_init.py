@@ -81,7 +81,7 @@ def test_own_modules_travel_with_the_app(tmp_path: Path, deploy: Deploy) -> None
         (["--set", "clock=sundial"], "clock = sundial: needs one of logical, wall"),
         (["--set", "grups=2"], "--set grups=2: is no setting of the run or of pipecycle"),
         (["--harvest", "moon"], "harvest 'moon': needs"),
-        (["--nodes", "0"], "'--nodes'"),
+        (["--nodes", "0"], "--nodes 0: needs at least 1"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_no_file(

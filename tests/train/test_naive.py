@@ -328,7 +328,7 @@ def test_all_policies_stacked_together() -> None:
     ("model", "training"), [("lenet", PLAIN), ("residual", PLAIN), ("residual", FULL), ("mlp", FULL)]
 )
 def test_other_models_and_recipes(model: str, training: problems.Training, name: str) -> None:
-    schedule, given = CASES[name].plan(60), learnt(model, training)
+    schedule, given = CASES[name].plan(40), learnt(model, training)
     naive = Training(schedule, given)
     assert naive.published
     for trainer in ("loop", "stacked"):

@@ -31,6 +31,7 @@ from pipecycle.train.sessions import LocalSGD, Teachers, Trained
 from pipecycle.train.stacked import Stacked
 from pipecycle.train.views import Frame
 from pipecycle.world.streams import streams
+from tests.commands import PATIENCE
 
 CLASSES = 10
 
@@ -370,25 +371,14 @@ def test_stopped_and_resumed(learnt: Problem, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_command_ends_with_the_same_bits(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pipecycle",
-        "run",
-        "fedavg",
-        "--clients",
-        "30",
-        "--model",
-        "lenet",
-        "--slots",
-        "300",
-    ]
-    command += ["--scale", "half", "--augment", "crop:1+flip", "--save-every", "0.05", "--device", "cpu", "--out"]
+    command = [sys.executable, "-m", "pipecycle", "run", "fedavg", "--clients", "30", "--slots", "300"]
+    command += ["--model", "lenet", "--device", "cpu", "--scale", "half", "--augment", "crop:1+flip"]
+    command += ["--save-every", "0.05", "--out"]
     subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
     folder = tmp_path / "killed"
     state = folder / "checkpoint" / "state.safetensors"
     process = subprocess.Popen([*command, str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while process.poll() is None and not state.exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -121,7 +121,8 @@ def parameters(found: type[Policy]) -> Mapping[str, Any]:
     return MappingProxyType({name: hints.get(name, str) for name in names})
 
 
-def defaults(found: type[Policy]) -> dict[str, Any]:
+@cache
+def defaults(found: type[Policy]) -> Mapping[str, Any]:
     """What the settings of a policy are when they are not given."""
     given = inspect.signature(found).parameters
     return {

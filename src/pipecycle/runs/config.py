@@ -6,6 +6,7 @@ import hashlib
 import json
 import typing
 from collections.abc import Mapping
+from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -223,13 +224,14 @@ class Config:
             return "policy", name, allowed[name]
         if section not in SECTIONS:
             raise InputError(f"{shown(key)}: {nearest(section, dict.fromkeys(['policy', *SECTIONS]))}")
-        hints = typing.get_type_hints(SECTIONS[section])
+        hints = _hints(SECTIONS[section])
         if name not in hints:
             raise InputError(f"{shown(key)}: {nearest(name, hints)}")
         return section, name, hints[name]
 
 
 SECTIONS: dict[str, Any] = {"world": WorldSection, "data": DataSection, "train": TrainSection, "look": Look}
+_hints = cache(typing.get_type_hints)
 
 
 def whole_name(key: str, value: Any) -> tuple[str, Any]:
@@ -242,7 +244,7 @@ def whole_name(key: str, value: Any) -> tuple[str, Any]:
 
 def meant(name: str, allowed: Mapping[str, Any]) -> str:
     """What somebody may have meant by a setting that the policy does not have: a field, or another setting."""
-    fields = [f"{section}.{name}" for section, kind in SECTIONS.items() if name in typing.get_type_hints(kind)]
+    fields = [f"{section}.{name}" for section, kind in SECTIONS.items() if name in _hints(kind)]
     if fields:
         return f"unknown, did you mean {fields[0]!r}?"
     if close := did_you_mean(name, {**allowed, **SHORT}):
