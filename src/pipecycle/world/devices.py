@@ -152,8 +152,10 @@ class Devices:
         column = self.columns[key]
         if not _told(column):
             return np.asarray(usual, np.float64)
-        each = column[self.kinds(clients)]
-        return np.where(np.isnan(each), usual, each)
+        if np.ndim(usual):
+            each = column[self.kinds(clients)]
+            return np.where(np.isnan(each), usual, each)
+        return np.repeat(np.where(np.isnan(column), usual, column), self.sizes(clients))
 
 
 def _told(column: Floats) -> bool:
