@@ -17,7 +17,7 @@ from attrs import define, field
 from pipecycle.checks import MOST_SLOTS, at_least, flag
 from pipecycle.policies.clock import epoch_length
 from pipecycle.world.contract import Grouping, World
-from pipecycle.world.streams import Ints
+from pipecycle.world.streams import Ints, merged
 
 
 @define(slots=False, eq=False)
@@ -68,7 +68,7 @@ class MIFA:
         server = self.lineage.published
         if not self.use_memory:
             if len(self.received):
-                self.lineage.publish(self.lineage.mean(server, np.sort(self.received)))
+                self.lineage.publish(self.lineage.mean(server, merged(self.received)))
                 self.received = self.received[:0]
             return
         known = self.memory[self.memory >= 0]

@@ -23,7 +23,7 @@ from pipecycle.errors import BusyError
 from pipecycle.world.energy import Costs, Quanta, at, quanta_per_client, uniform
 from pipecycle.world.fleet import ACTED, TRAINING, Fleet, Payload, Receiver
 from pipecycle.world.links import Air, Links
-from pipecycle.world.streams import Ints
+from pipecycle.world.streams import Ints, merged
 
 _NOBODY: Ints = np.empty(0, np.int64)
 
@@ -89,7 +89,7 @@ class FieldFleet(Fleet):
             steps = self._steps(clients)
             self._burning -= steps
             self._wasting -= steps
-        self.failed = np.sort(np.concatenate([sessions for _, sessions in broken])) if broken else _NOBODY
+        self.failed = merged(*(sessions for _, sessions in broken)) if broken else _NOBODY
         if broken:
             self.failures.append((self.slot, self.failed))
         return done

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from pipecycle.errors import BusyError, EnergyError, InputError, shown
 from pipecycle.world.columns import Column
 from pipecycle.world.energy import UNIT, Costs, Quanta, at, per_client, quanta, quanta_per_client, show, uniform
-from pipecycle.world.streams import Ints
+from pipecycle.world.streams import Ints, merged
 
 Payload = Literal["update", "logits"]
 Receiver = Literal["hub", "server"]
@@ -28,8 +28,7 @@ _NO_SENDING[[UNSENT, HOLDING]] = False
 _NO_SENDING_AT_ONCE = _NO_SENDING.copy()
 _NO_SENDING_AT_ONCE[[UNSENT | ACTED, HOLDING | ACTED]] = False
 _NOBODY: Ints = np.empty(0, np.int64)
-PIECE = 1 << 15
-"""Batteries that are gone through at a time: few enough to stay in cache."""
+_PIECE = 1 << 15  # batteries that are gone through at a time: few enough to stay in cache
 
 
 @define
@@ -125,8 +124,9 @@ class Fleet:
         self._ends: dict[int, list[tuple[Ints, Ints]]] = {}
         self._acted = False  # has anybody, in this slot?
         self._checked: Quanta = self.to_train  # the last `need` that was found to last through a session
-        self._pieces = [slice(first, first + PIECE) for first in range(0, clients, PIECE)]
-        self._room = int(np.min(self.capacity - self.level))  # every battery has at least this much
+        self._pieces = [slice(first, first + _PIECE) for first in range(0, clients, _PIECE)]
+        self._gained = 0  # the sum of peaks, which no battery has gained more than
+        self._limits = [-1] * len(self._pieces)  # what that may come to before a battery of a piece can be full
 
     # The slot, in the order of its phases.
 
@@ -138,8 +138,8 @@ class Fleet:
             self._acted = False
         self.level += gains
         self.ledger.harvested += total
-        self._room -= peak
-        if self._room < 0:
+        self._gained += peak
+        if self._gained > min(self._limits):
             self._overflow()
 
     def train(self) -> Ints:
@@ -155,7 +155,7 @@ class Fleet:
         self._acted = True
         if len(ended) == 1:
             return ended[0][1]
-        return np.sort(np.concatenate([sessions for _, sessions in ended]))
+        return merged(*(sessions for _, sessions in ended))
 
     def record(self) -> None:
         """The slot is over: keep the ledger's totals."""
@@ -346,16 +346,17 @@ class Fleet:
             self.ledger.training += self._burning
 
     def _overflow(self) -> None:
-        fullest = []
-        for piece in self._pieces:
+        for place, piece in enumerate(self._pieces):
+            if self._gained <= self._limits[place]:
+                continue
             excess = self.level[piece] - (self.capacity if isinstance(self.capacity, int) else self.capacity[piece])
-            fullest.append(int(excess.max()))
-            if fullest[-1] > 0:
+            fullest = int(excess.max())
+            self._limits[place] = self._gained + max(0, -fullest)
+            if fullest > 0:
                 np.maximum(excess, 0, out=excess)
                 self.level[piece] -= excess
                 self.ledger.overflowed += int(excess.sum())
                 self.overflow[piece] += excess
-        self._room = max(0, -max(fullest))
 
     def _refuse_busy(self, clients: Ints, state: NDArray[np.uint8], action: str) -> NoReturn:
         worst = int(np.argmax(state != 0)) if state.any() else 0
