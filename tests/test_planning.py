@@ -13,7 +13,7 @@ import pytest
 from pipecycle.data import CATALOGUE, load
 from pipecycle.runs.config import Config
 from pipecycle.runs.planning import model_of, plan_of
-from pipecycle.runs.run import prepare
+from pipecycle.runs.run import job_of
 from tests.commands import pipecycle
 
 SMALL = {"world.clients": 10, "world.slots": 100}
@@ -50,7 +50,8 @@ def test_plan_and_run_give_the_same_schedule(home: Path, options: str) -> None:
 
 
 def test_the_upload_ratio_of_flda_follows_the_model() -> None:
-    schedule, learnt = prepare(Config("flda").changed(SMALL))
+    job = job_of(Config("flda").changed(SMALL))
+    schedule, learnt = job.schedule, job.problem
     assert schedule.meta["settings"]["upload_ratio"] == 100 / learnt.size
     schedule = plan_of(Config("flda").changed({**SMALL, "upload_ratio": 0.5}))
     assert schedule.meta["settings"]["upload_ratio"] == 0.5

@@ -8,7 +8,7 @@ from pathlib import Path
 import pipecycle
 
 HOME = Path(pipecycle.__file__).parent
-SHARED = ["errors", "checks", "files", "arrays", "screen", "showing", "starting", "stopping"]
+SHARED = ["errors", "checks", "files", "arrays", "screen", "showing", "starting", "stopping", "words"]
 ROOMS = [
     "world",
     "policies",

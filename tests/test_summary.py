@@ -7,9 +7,10 @@ from attrs import define
 
 from pipecycle import Bernoulli, World, plan
 from pipecycle.policies import FedAvg, PipeCycle
-from pipecycle.schedule.picture import pipeline
+from pipecycle.report.picture import picture
 from pipecycle.schedule.schedule import Status
-from pipecycle.schedule.summary import number, sentences, summarise, warnings
+from pipecycle.schedule.summary import sentences, summarise, warnings
+from pipecycle.words import number
 
 
 def relay() -> dict[str, object]:
@@ -118,9 +119,9 @@ def test_a_policy_that_starts_nobody_is_drawn() -> None:
     """Client 0 can pay for sessions in slots 0 to 1 and 3 to 4, the other one never; all other starts are empty."""
     schedule = plan(Eager(), 0.0, 2, 12, session=2, initial=[6.0, 0.0])
     assert (len(schedule.launches), len(schedule.sessions)) == (12, 2)
-    drawn = pipeline(schedule, 40).plain.splitlines()
+    drawn = picture(schedule, 40).plain.splitlines()
     assert drawn[0] == "lane 1      A─ A─" + " " * 23
-    nothing = pipeline(plan(Eager(first=99), 0.0, 2, 12, session=2, initial=6.0), 40).plain
+    nothing = picture(plan(Eager(first=99), 0.0, 2, 12, session=2, initial=6.0), 40).plain
     assert "lane" not in nothing
 
 

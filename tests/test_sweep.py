@@ -12,7 +12,7 @@ from pipecycle import InputError
 from pipecycle.runs.config import Config
 from pipecycle.runs.estimate import estimate
 from pipecycle.runs.parquet import collect
-from pipecycle.runs.run import RunFolder, prepare, train_folders
+from pipecycle.runs.run import RunFolder, job_of, train_folders
 from pipecycle.runs.sweep import expand, read_sweep
 from pipecycle.runs.workers import dealt, share
 from pipecycle.train.job import Job
@@ -169,7 +169,7 @@ def test_an_estimate_keeps_few_plans(tmp_path: Path, monkeypatch: pytest.MonkeyP
     whole = estimate(folders, device="cpu", workers=1, tell=tell)
     assert max(kept) <= before + 3  # the sample, and the one at hand
     assert len(kept) == whole.runs == 8
-    assert whole.steps == sum(Job(*prepare(folder.config)).steps_total for folder in folders)
+    assert whole.steps == sum(job_of(folder.config).steps_total for folder in folders)
     assert whole.seconds > 0
     idle = expand(base.changed({"world.harvest": "bernoulli:0.0001"}), {}).folders(tmp_path)
     assert estimate(idle, device="cpu").seconds == 0.0

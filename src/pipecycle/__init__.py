@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pipecycle.runs.compare import compare
     from pipecycle.runs.comparison import Comparison, sweep
     from pipecycle.runs.config import Config
-    from pipecycle.train.engine import train
+    from pipecycle.train import train
     from pipecycle.train.history import History
     from pipecycle.train.job import Watch
     from pipecycle.train.problems import Problem, Training, problem

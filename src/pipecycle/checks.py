@@ -11,7 +11,7 @@ from math import isfinite
 from numbers import Integral, Real
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from pipecycle.errors import InputError, shown
 
@@ -58,6 +58,14 @@ class Check:
         needs = self.fault(value)
         if needs is not None:
             raise InputError(f"{name} = {shown(value)}: needs {needs}")
+
+
+def setting(default: Any, note: str, check: Callable[..., None] | None = None, *, key: str | None = None) -> Any:
+    """A field of a configuration: its default, what it means and what it may be.  `key` is its name in messages, if its
+    own is not clear enough."""
+    return field(
+        default=default, validator=check, metadata={"note": note} if key is None else {"note": note, "key": key}
+    )
 
 
 def at_least(least: int, what: str = "", *, most: int = _FITS) -> Check:

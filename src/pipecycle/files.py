@@ -7,8 +7,8 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def write(path: Path, data: bytes | str, *, mode: int = 0o666) -> None:
 
 def writable(path: Path) -> None:
     """Refuse the name of a file that cannot be written, before the work that it is for."""
-    try:
+    with using(path, "written"):
         if not path.name or path.is_dir():
             raise InputError(f"{path}: is a folder, needs the name of a file")
         if not path.parent.is_dir():
@@ -46,21 +46,17 @@ def writable(path: Path) -> None:
         if not os.access(path.parent, os.W_OK):
             raise InputError(f"{path}: cannot be written (permission denied)")
         path.exists()  # a name may be too long
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({reason(error)})") from None
 
 
 def writable_folder(path: Path) -> None:
     """The same for a folder, which may have to be made."""
-    try:
+    with using(path, "written"):
         while not path.exists():
             path = path.parent
         if not path.is_dir():
             raise InputError(f"{path}: cannot be written (it is a file, needs a folder)")
         if not os.access(path, os.W_OK):
             raise InputError(f"{path}: cannot be written (permission denied)")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({reason(error)})") from None
 
 
 _LEFT = re.compile(r"\.(.+)\.(\d+)\.partial")
@@ -89,6 +85,15 @@ def _alive(process: int) -> bool:
 def reason(error: Exception) -> str:
     """What the system says, as part of a sentence; other errors by their kind."""
     return (error.strerror or str(error)).lower() if isinstance(error, OSError) else type(error).__name__
+
+
+@contextmanager
+def using(path: Path, how: str) -> Iterator[None]:
+    """Inside, an error of the system is a sentence such as `PATH: cannot be read (permission denied)`."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path}: cannot be {how} ({reason(error)})") from None
 
 
 def sealed(values: Mapping[str, Any]) -> str:

@@ -36,7 +36,7 @@ def lead(words: str, rest: str, style: str = "bold") -> Text:
 
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """A bar on stderr while something takes long; plain lines now and then where nobody sees a bar."""
+    """A bar on stderr while something takes long; without a terminal, a plain line now and then."""
     console = screen(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -87,7 +87,7 @@ class Stop:
 def listening(
     hear: Callable[[int, FrameType | None], None], signals: Iterable[int] = (signal.SIGINT, signal.SIGTERM)
 ) -> Iterator[None]:
-    """`hear` is told of Ctrl-C and SIGTERM; what the process was started to ignore stays ignored."""
+    """Calls `hear` at Ctrl-C and SIGTERM; signals that the process was started to ignore stay ignored."""
     before = {}
     for number in signals:
         try:

@@ -114,10 +114,10 @@ def test_classes_and_clients(make) -> None:
     data = Reader(page([group])).data()
     assert data["panels"][0]["classes"] == [10 * k for k in range(10)]
     held = holdings(group.example)
-    assert held.share.sum(axis=1) == pytest.approx(1.0)
+    assert held.sum(axis=1) == pytest.approx(1.0)
     mine = client_accuracy(group.example, held)
     assert mine is not None
-    assert mine == pytest.approx([sum(10 * k * share for k, share in enumerate(row)) for row in held.share])
+    assert mine == pytest.approx([sum(10 * k * share for k, share in enumerate(row)) for row in held])
     assert data["panels"][0]["clients"]["y"] == pytest.approx(sorted(mine), abs=0.01)
     assert len(data["holdings"]["z"]) == 10
 

@@ -13,8 +13,9 @@ from attrs import evolve
 from pipecycle import InputError, Schedule, build, plan
 from pipecycle.data import Split, Task
 from pipecycle.policies import REGISTRY, PipeCycle
+from pipecycle.train import train
 from pipecycle.train.analysis import evaluate, version_recipe
-from pipecycle.train.engine import Engine, alike, pick_device, train, train_many
+from pipecycle.train.engine import Engine, alike, pick_device, train_many
 from pipecycle.train.history import checkpoints, current_sessions
 from pipecycle.train.job import Job, Watch
 from pipecycle.train.loop import Loop

@@ -144,6 +144,24 @@ def test_all_paths_agree_with_a_naive_session(name: str, option: str, distil: bo
         assert close(trainer.run(case.reference, case.batches, teachers=teachers, collect=True), expected, 1e-9)
 
 
+def test_sessions_that_diverge_leave_those_beside_them_alone() -> None:
+    case = Case("residual", 5)
+    trainer = case.make(Stacked, LocalSGD(), path="module", chunk=4)
+    sound = trainer.run(case.reference, case.batches).parameters
+    case.reference[1] = torch.inf  # has diverged before
+    lr = torch.full((5,), LocalSGD().lr, dtype=case.reference.dtype)
+    lone = trainer.run(case.reference, case.batches, lr=lr).parameters
+    assert far_rows(lone, sound) == [1]
+    lr[3] = 1e300  # diverges now
+    both = trainer.run(case.reference, case.batches, lr=lr).parameters
+    assert far_rows(both, sound) == [1, 3]
+    assert not both[[1, 3]].isfinite().all(1).any()
+
+
+def far_rows(some: Tensor, others: Tensor) -> list[int]:
+    return [row for row in range(len(some)) if not torch.allclose(some[row], others[row], rtol=0, atol=1e-9)]
+
+
 @pytest.mark.parametrize("name", ["mlp", "lenet", "residual"])
 @pytest.mark.parametrize("option", ["plain", "all"])
 def test_short_batches_and_a_rate_for_each_session(name: str, option: str) -> None:

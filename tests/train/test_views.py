@@ -196,7 +196,7 @@ def gpu(test: Any) -> Any:
 def test_the_device_trains_on_what_the_naive_cut_shows(name: str, augment: str) -> None:
     case = Sessions(name, augment, side=32)
     trainer = Stacked(case.module, case.images.cuda(), case.labels, CLASSES, frame=case.frame)
-    assert trainer.path == ("dense" if name == "mlp" else "conv")
+    assert trainer.path == ("layers" if name == "mlp" else "conv")
     assert far(case.run(trainer), case.by_hand(LocalSGD())) < 1e-3
     slow = Stacked(case.module, case.images.cuda(), case.labels, CLASSES, path="module", frame=case.frame)
     assert far(case.run(slow), case.by_hand(LocalSGD())) < 1e-3

@@ -96,11 +96,7 @@ CLAIMS: Sequence[Claim] = (
         tables.bold_is_best,
         print_only=True,
     ),
-    Claim(
-        "VI-C",
-        "IID: PipeCycle has the highest accuracy at every δ (each scheme at its best G)",
-        tables.highest_iid,
-    ),
+    Claim("VI-C", "IID: PipeCycle has the highest accuracy at every δ (each scheme at its best G)", tables.highest_iid),
     Claim("VI-C", "IID: PipeCycle does not drop when G increases", tables.never_drops),
     Claim("VI-C", "IID: every other grouped scheme does drop when G increases", tables.others_drop),
     Claim(
@@ -148,9 +144,7 @@ CLAIMS: Sequence[Claim] = (
         history=curves.fedseq_first_when_scarce,
     ),
     Claim(
-        "VI-C",
-        "IID, G = 2: the other baselines reach 50 % after both PipeCycle and FedSeq",
-        history=curves.others_lag,
+        "VI-C", "IID, G = 2: the other baselines reach 50 % after both PipeCycle and FedSeq", history=curves.others_lag
     ),
     Claim(
         "VI-C",

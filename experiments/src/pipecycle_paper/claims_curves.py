@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
+from attrs import evolve
 
 from pipecycle.results import Value
 from pipecycle.theory import System, optimal_groups
 from pipecycle_paper import paper
 from pipecycle_paper.claims_tables import AMPLE, NEAR_CHANCE, best
 from pipecycle_paper.energy import cheapest
-from pipecycle_paper.grid import Grid, key_of_config
-from pipecycle_paper.paper import BASELINES, BUDGET, DELTAS, DISTRIBUTIONS, GROUPS, HARVESTING
+from pipecycle_paper.grid import Cell, Grid, key_of_config
+from pipecycle_paper.paper import BASELINES, BUDGET, COLUMNS, DELTAS, DISTRIBUTIONS, GROUPS, HARVESTING, column
 from pipecycle_paper.tables import TARGETS
 from pipecycle_paper.verdicts import Check, Finding, above, at_most, judge, untestable
 
@@ -30,7 +32,7 @@ def _saves(
     (all_ours, ours), (all_theirs, theirs) = (
         cheapest(grid, where, policies, delta, target) for policies in (("pipecycle",), BASELINES)
     )
-    what = f"{DISTRIBUTIONS[where]}, δ = {delta:g}, {target:g} %"
+    what = f"{column(where, delta)}, {target:g} %"
     if not (all_ours and all_theirs):
         return None, None
     if ours is None and theirs is None:
@@ -43,15 +45,14 @@ def _saves(
         return Check(what, -100 * share, blur, f"PipeCycle never, {theirs[0]} {_k(theirs[1])}"), None
     ratio = ours[1].mean / theirs[1].mean
     error = ratio * math.hypot(ours[1].error / ours[1].mean, theirs[1].error / theirs[1].mean)
-    return Check(
-        what, 100 * (share - ratio), 100 * error, f"{_k(ours[1])} against {_k(theirs[1])} ({theirs[0]})"
-    ), ratio
+    text = f"{_k(ours[1])} against {_k(theirs[1])} ({theirs[0]})"
+    return Check(what, 100 * (share - ratio), 100 * error, text), ratio
 
 
 def _nearly(grid: Grid, where: str, policies: Sequence[str], delta: float, target: float) -> float:
     """More than 1 if somebody who does not get to a target misses it by no more than the error, else 0."""
-    top = best(grid.value, where, policies, delta)
-    return 1.01 if top is not None and target - top[1].mean <= top[1].error else 0.0
+    _, top = best(grid.value, where, policies, delta)
+    return 1.01 if top is not None and target - top.mean <= top.error else 0.0
 
 
 def _k(value: Value) -> str:
@@ -86,13 +87,10 @@ def least_for_any_target(grid: Grid) -> Finding:
 
 def better_than_harvesting(grid: Grid) -> Finding:
     """Against FedSeq, FLDA and FedBacys: more accurate for the same energy, that of the budget."""
-    checks: list[Check | None] = []
-    for where in DISTRIBUTIONS:
-        for delta in DELTAS:
-            ours, theirs = (best(grid.value, where, rivals, delta) for rivals in (("pipecycle",), HARVESTING))
-            what = f"{DISTRIBUTIONS[where]}, δ = {delta:g}"
-            known = ours is not None and theirs is not None
-            checks.append(above(what, ours[1], theirs[1], ("", theirs[0])) if known else None)  # type: ignore[index]
+    checks = []
+    for where, delta in COLUMNS:
+        (_, ours), (rival, theirs) = (best(grid.value, where, some, delta) for some in (("pipecycle",), HARVESTING))
+        checks.append(above(column(where, delta), ours, theirs, ("", rival)))
     return judge(checks)
 
 
@@ -154,11 +152,9 @@ def half_the_energy_to_65(grid: Grid) -> Finding:
     pair = _saves(grid, "non-iid", 0.5, 65.0, 0.6)
     if pair is not None:
         return judge([pair[0]], SHARE)
-    top = best(grid.value, "non-iid", ("pipecycle",), 0.5)
-    reached = (
-        None if top is None else Check("65 %", top[1].mean - 65, top[1].error, f"at most {top[1].mean:.1f} ({top[0]})")
-    )
-    return judge([reached])
+    name, top = best(grid.value, "non-iid", ("pipecycle",), 0.5)
+    text = "" if top is None else f"at most {top.mean:.1f} ({name})"
+    return judge([None if top is None else Check("65 %", top.mean - 65, top.error, text)])
 
 
 def isolated_guess(grid: Grid) -> Finding:
@@ -214,13 +210,10 @@ def _sooner(what: str, first: float | None, second: float | None, names: tuple[s
     """`first` comes before `second`; the clients are looked at every 750 slots."""
     if first is None or second is None:
         return None
-    words = [
-        f"{name} {'never' if math.isinf(slots) else f'{slots:,.0f}'}"
-        for name, slots in zip(names, (first, second), strict=True)
-    ]
     if math.isinf(first) and math.isinf(second):
         return Check(what, 0.0, 750.0, "neither gets there")
-    return Check(what, second - first, 750.0, ", ".join(words))
+    times = ["never" if math.isinf(slots) else f"{slots:,.0f}" for slots in (first, second)]
+    return Check(what, second - first, 750.0, f"{names[0]} {times[0]}, {names[1]} {times[1]}")
 
 
 def pipecycle_first(grid: Grid) -> Finding:
@@ -229,7 +222,7 @@ def pipecycle_first(grid: Grid) -> Finding:
 
 def fedseq_first_when_scarce(grid: Grid) -> Finding:
     check = _race(grid, 0.1)
-    return judge([None if check is None else Check(check.what, -check.margin, check.error, check.text)], " slots")
+    return judge([None if check is None else evolve(check, margin=-check.margin)], " slots")
 
 
 def _race(grid: Grid, delta: float) -> Check | None:
@@ -263,50 +256,46 @@ def slower_when_scarce(grid: Grid) -> Finding:
 def more_groups_start_faster(grid: Grid) -> Finding:
     """Slots until the global model has 40 %, by G."""
     checks: list[Check | None] = []
-    for where in DISTRIBUTIONS:
-        for delta in DELTAS:
-            times = []
-            for groups in GROUPS:
-                cell = grid.cell(where, "pipecycle", groups, delta)
-                times.append(None if cell is None else _reached([run.slots_to(40.0, "accuracy") for run in cell]))
-            for few, many, slow, fast in zip(GROUPS, GROUPS[1:], times, times[1:], strict=False):
-                check = _sooner(f"{DISTRIBUTIONS[where]}, δ = {delta:g}", fast, slow, (f"G = {many}", f"G = {few}"))
-                checks.append(None if check is None else Check(check.what, check.margin, 150.0, check.text))
+    for where, delta in COLUMNS:
+        times: dict[int, float | None] = {}
+        for groups in GROUPS:
+            cell = grid.cell(where, "pipecycle", groups, delta)
+            times[groups] = None if cell is None else _reached([run.slots_to(40.0, "accuracy") for run in cell])
+        for few, many in pairwise(GROUPS):
+            check = _sooner(column(where, delta), times[many], times[few], (f"G = {many}", f"G = {few}"))
+            checks.append(None if check is None else evolve(check, error=150.0))
     return judge(checks, " slots", widen=False)
 
 
 def lag_is_bounded(grid: Grid) -> Finding:
     """tau - pi(tau) <= G in every plan."""
     checks: list[Check | None] = []
-    for where in DISTRIBUTIONS:
-        for delta in DELTAS:
-            for groups in GROUPS:
-                cell = grid.cell(where, "pipecycle", groups, delta)
-                known = [] if cell is None else [run.plan.get("ancestry_max") for run in cell]
-                most = max((lag for lag in known if lag is not None), default=None)
-                what = f"{DISTRIBUTIONS[where]}, δ = {delta:g}, G = {groups}"
-                checks.append(None if most is None else Check(what, groups - float(most), 0.0, f"at most {most:.0f}"))
+    for what, groups, cell in _chains(grid):
+        known = [run.plan.get("ancestry_max") for run in cell or ()]
+        most = max((lag for lag in known if lag is not None), default=None)
+        checks.append(None if most is None else Check(what, groups - float(most), 0.0, f"at most {most:.0f}"))
     return judge(checks, " aggregations")
+
+
+def _chains(grid: Grid) -> Iterator[tuple[str, int, Cell | None]]:
+    """All of PipeCycle's cells, with what to call them and their groups."""
+    for where, delta in COLUMNS:
+        for groups in GROUPS:
+            yield f"{column(where, delta)}, G = {groups}", groups, grid.cell(where, "pipecycle", groups, delta)
 
 
 def depth_is_bounded(grid: Grid) -> Finding:
     """The deepest chain of every plan against floor(slots / B)."""
     checks: list[Check | None] = []
     session = int(grid.world.get("world.session") or 20)
-    for where in DISTRIBUTIONS:
-        for delta in DELTAS:
-            for groups in GROUPS:
-                cell = grid.cell(where, "pipecycle", groups, delta)
-                for run in cell or ():
-                    depth, slots = run.plan.get("chains.depth_max"), run.plan.get("slots")
-                    what = f"{DISTRIBUTIONS[where]}, δ = {delta:g}, G = {groups}"
-                    if depth is None or slots is None:
-                        checks.append(None)
-                        continue
-                    most = int(slots) // session
-                    checks.append(Check(what, most - float(depth), 0.0, f"{depth:.0f} of {most} at most"))
-                if cell is None:
-                    checks.append(None)
+    for what, _, cell in _chains(grid):
+        for plan in [{}] if cell is None else [run.plan for run in cell]:
+            depth, slots = plan.get("chains.depth_max"), plan.get("slots")
+            if depth is None or slots is None:
+                checks.append(None)
+                continue
+            most = int(slots) // session
+            checks.append(Check(what, most - float(depth), 0.0, f"{depth:.0f} of {most} at most"))
     return judge(checks, " aggregations")
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
+from attrs import evolve
 
 from pipecycle.results import Value
 from pipecycle_paper import paper
-from pipecycle_paper.paper import BASELINES, CYCLIC, DELTAS, DISTRIBUTIONS, GROUPS
+from pipecycle_paper.paper import BASELINES, COLUMNS, CYCLIC, DELTAS, DISTRIBUTIONS, GROUPS, column
 from pipecycle_paper.verdicts import Check, Finding, above, at_least, at_most, judge, untestable
 
 Source = Callable[[str, str, int | None, float], Value | None]
@@ -25,42 +28,51 @@ def printed(distribution: str, policy: str, groups: int | None, delta: float) ->
     return None if accuracy is None else Value(accuracy, None, paper.TRIALS, 0.0)
 
 
-def best(source: Source, where: str, policies: Sequence[str], delta: float) -> tuple[str, Value] | None:
-    """The most accurate of some schedulers, each at its best G; None unless all were run."""
-    values = [
-        (paper.label(*choice).replace(",", ""), source(where, *choice, delta)) for choice in paper.choices(policies)
-    ]
-    known = [(name, value) for name, value in values if value is not None]
-    return max(known, key=lambda named: named[1].mean) if len(known) == len(values) else None
+def best(source: Source, where: str, policies: Sequence[str], delta: float) -> tuple[str, Value | None]:
+    """The most accurate of some schedulers, each at its best G; no value unless all were run."""
+    values = {paper.label(*choice): source(where, *choice, delta) for choice in paper.choices(policies)}
+    known = {name: value for name, value in values.items() if value is not None}
+    top = max(known, key=lambda name: known[name].mean, default="")
+    return top.replace(",", ""), known[top] if len(known) == len(values) else None
+
+
+def _ahead(source: Source, what: str, where: str, policy: str, delta: float, first: int, second: int) -> Check | None:
+    """A scheduler is at least as accurate with the first number of groups as with the second."""
+    ours, theirs = (source(where, policy, groups, delta) for groups in (first, second))
+    return above(what, ours, theirs, (f"G = {first}", f"G = {second}"))
 
 
 def _lead(source: Source, where: str, deltas: Iterable[float], groups: int | None = None) -> Finding:
     """PipeCycle (at its best G, or at one) is ahead of every baseline at its best G."""
-    checks: list[Check | None] = []
+    checks = []
     for delta in deltas:
-        if groups is None:
-            ours = best(source, where, ("pipecycle",), delta)
-        else:
-            value = source(where, "pipecycle", groups, delta)
-            ours = None if value is None else (f"G = {groups}", value)
-        rival = best(source, where, BASELINES, delta)
-        known = ours is not None and rival is not None
-        checks.append(above(f"δ = {delta:g}", ours[1], rival[1], ("", rival[0])) if known else None)  # type: ignore[index]
+        ours = source(where, "pipecycle", groups, delta) if groups else best(source, where, ("pipecycle",), delta)[1]
+        rival, theirs = best(source, where, BASELINES, delta)
+        checks.append(above(f"δ = {delta:g}", ours, theirs, ("", rival)))
     return judge(checks)
 
 
 def _order(source: Source, where: Iterable[str], deltas: Iterable[float], *, rising: bool) -> Finding:
     """PipeCycle's accuracy rises (or falls) with G."""
-    checks = []
-    for data in where:
-        for delta in deltas:
-            for few, many in ((2, 5), (5, 10)):
-                low, high = (source(data, "pipecycle", groups, delta) for groups in (few, many))
-                pair = (
-                    (high, low, (f"G = {many}", f"G = {few}")) if rising else (low, high, (f"G = {few}", f"G = {many}"))
-                )
-                checks.append(above(f"{DISTRIBUTIONS[data]}, δ = {delta:g}", *pair))
-    return judge(checks)
+    return judge(
+        _ahead(source, column(data, delta), data, "pipecycle", delta, *(pair[::-1] if rising else pair))
+        for data in where
+        for delta in deltas
+        for pair in pairwise(GROUPS)
+    )
+
+
+def _keeps(source: Source, groups: Sequence[int], deltas: Sequence[float], limit: float) -> Finding:
+    """Without IID data PipeCycle has at least some accuracy."""
+    return judge(
+        at_least(
+            f"G = {count}, δ = {delta:g}" if len(groups) > 1 else f"δ = {delta:g}",
+            source("non-iid", "pipecycle", count, delta),
+            limit,
+        )
+        for count in groups
+        for delta in deltas
+    )
 
 
 def highest_iid(source: Source) -> Finding:
@@ -74,14 +86,13 @@ def never_drops(source: Source) -> Finding:
 def others_drop(source: Source) -> Finding:
     checks = []
     for policy in CYCLIC:
-        drops: list[Check] = []
-        for delta in DELTAS:
-            values = [source("iid", policy, groups, delta) for groups in GROUPS]
-            pairs = zip(GROUPS, GROUPS[1:], values, values[1:], strict=False)
-            for few, many, low, high in pairs:
-                check = above(f"{paper.NAMES[policy]}, δ = {delta:g}", low, high, (f"G = {few}", f"G = {many}"))
-                drops += [] if check is None else [check]
-        checks.append(max(drops, key=lambda check: check.margin, default=None))
+        drops = [
+            _ahead(source, f"{paper.NAMES[policy]}, δ = {delta:g}", "iid", policy, delta, few, many)
+            for delta in DELTAS
+            for few, many in pairwise(GROUPS)
+        ]
+        known = (check for check in drops if check is not None)
+        checks.append(max(known, key=lambda check: check.margin, default=None))
     return judge(checks)
 
 
@@ -103,27 +114,15 @@ def grouped_break(source: Source) -> Finding:
 
 
 def functional_to_five(source: Source) -> Finding:
-    return judge(at_least(f"δ = {delta:g}", source("non-iid", "pipecycle", 5, delta), FUNCTIONAL) for delta in AMPLE)
+    return _keeps(source, [5], AMPLE, FUNCTIONAL)
 
 
 def degrades_at_ten(source: Source) -> Finding:
-    return judge(
-        above(
-            f"δ = {delta:g}",
-            source("non-iid", "pipecycle", 5, delta),
-            source("non-iid", "pipecycle", 10, delta),
-            ("G = 5", "G = 10"),
-        )
-        for delta in AMPLE
-    )
+    return judge(_ahead(source, f"δ = {delta:g}", "non-iid", "pipecycle", delta, 5, 10) for delta in AMPLE)
 
 
 def two_is_best_when_scarce(source: Source) -> Finding:
-    two = source("non-iid", "pipecycle", 2, 0.1)
-    return judge(
-        above("δ = 0.1", two, source("non-iid", "pipecycle", groups, 0.1), ("G = 2", f"G = {groups}"))
-        for groups in (5, 10)
-    )
+    return judge(_ahead(source, "δ = 0.1", "non-iid", "pipecycle", 0.1, 2, groups) for groups in (5, 10))
 
 
 def gap_narrows(source: Source) -> Finding:
@@ -154,13 +153,9 @@ def large_settles_lower(source: Source) -> Finding:
 
 
 def larger_is_better_iid(source: Source) -> Finding:
-    checks = []
-    for delta in DELTAS:
-        two = source("iid", "pipecycle", 2, delta)
-        for groups in (5, 10):
-            value = source("iid", "pipecycle", groups, delta)
-            checks.append(above(f"δ = {delta:g}", value, two, (f"G = {groups}", "G = 2")))
-    return judge(checks)
+    return judge(
+        _ahead(source, f"δ = {delta:g}", "iid", "pipecycle", delta, groups, 2) for delta in DELTAS for groups in (5, 10)
+    )
 
 
 def two_beats_all_iid(source: Source) -> Finding:
@@ -172,7 +167,7 @@ def highest_noniid(source: Source) -> Finding:
 
 
 def sixty_at_two(source: Source) -> Finding:
-    return judge(at_least(f"δ = {delta:g}", source("non-iid", "pipecycle", 2, delta), 60.0) for delta in AMPLE)
+    return _keeps(source, [2], AMPLE, 60.0)
 
 
 def degrade_or_collapse(source: Source) -> Finding:
@@ -213,41 +208,30 @@ def fedbacys_fails(source: Source) -> Finding:
 
 
 def keeps_45(source: Source) -> Finding:
-    return judge(
-        at_least(f"G = {groups}, δ = {delta:g}", source("non-iid", "pipecycle", groups, delta), 45.0)
-        for groups in GROUPS
-        for delta in DELTAS
-    )
+    return _keeps(source, GROUPS, DELTAS, 45.0)
 
 
 def comparable_to_fedseq(source: Source) -> Finding:
     ours, theirs = (source("non-iid", policy, 2, 0.1) for policy in ("pipecycle", "fedseq"))
     check = above("δ = 0.1", ours, theirs, ("", "FedSeq"))
-    return judge([None if check is None else Check(check.what, 2.0 - abs(check.margin), check.error, check.text)])
+    return judge([None if check is None else evolve(check, margin=2.0 - abs(check.margin))])
 
 
 def best_groups_depend(source: Source) -> Finding:
     """Two cells whose best G differ; the pair that is surest of it counts."""
     leads = []
-    for where in DISTRIBUTIONS:
-        for delta in DELTAS:
-            values = [(source(where, "pipecycle", groups, delta), groups) for groups in GROUPS]
-            ranked = sorted(((v, groups) for v, groups in values if v is not None), key=lambda lead: -lead[0].mean)
-            if len(ranked) == len(GROUPS):
-                (top, groups), (second, _) = ranked[:2]
-                leads.append(
-                    (
-                        top.mean - second.mean,
-                        math.hypot(top.error, second.error),
-                        groups,
-                        f"{DISTRIBUTIONS[where]}, {delta:g}",
-                    )
-                )
+    for where, delta in COLUMNS:
+        values = [(source(where, "pipecycle", groups, delta), groups) for groups in GROUPS]
+        ranked = sorted(((v, groups) for v, groups in values if v is not None), key=lambda lead: -lead[0].mean)
+        if len(ranked) == len(GROUPS):
+            (top, groups), (second, _) = ranked[:2]
+            error = math.hypot(top.error, second.error)
+            leads.append((top.mean - second.mean, error, groups, f"{DISTRIBUTIONS[where]}, {delta:g}"))
     if len(leads) < 2:
         return judge([None])
     text = ", ".join(f"{what}: G = {groups}" for _, _, groups, what in leads)
     pairs = [(a, b) for a in leads for b in leads if a[2] < b[2]]
-    if not pairs and len(leads) < len(DELTAS) * len(DISTRIBUTIONS):
+    if not pairs and len(leads) < len(COLUMNS):
         return untestable("the same G is best wherever it was run, but not all was run", text)
     if not pairs:
         close = any(lead < error for lead, error, _, _ in leads)
@@ -259,20 +243,17 @@ def best_groups_depend(source: Source) -> Finding:
 
 def reaches_65(source: Source) -> Finding:
     """Whether any G gets to 65 % at all, by the tables."""
-    values = [source("non-iid", "pipecycle", groups, 0.5) for groups in GROUPS]
-    known = [value for value in values if value is not None]
-    top = max(known, key=lambda value: value.mean) if len(known) == len(GROUPS) else None
-    return judge([at_least("δ = 0.5, best G", top, 65.0)])
+    return judge([at_least("δ = 0.5, best G", best(source, "non-iid", ("pipecycle",), 0.5)[1], 65.0)])
 
 
 def bold_is_best(source: Source) -> Finding:
     """Only the print can be right or wrong here: `source` is not asked."""
     checks = []
-    for where, rows in paper.TABLES.items():
-        for place, delta in enumerate(DELTAS):
-            top = max(row.values[place] for row in rows)
-            for row in rows:
-                if delta in row.bold:
-                    text = f"{row.values[place]:.1f} in bold, {top:.1f} is the largest"
-                    checks.append(Check(f"{DISTRIBUTIONS[where]}, δ = {delta:g}", row.values[place] - top, 0.0, text))
+    for where, delta in COLUMNS:
+        rows, place = paper.TABLES[where], DELTAS.index(delta)
+        top = max(row.values[place] for row in rows)
+        for row in rows:
+            if delta in row.bold:
+                text = f"{row.values[place]:.1f} in bold, {top:.1f} is the largest"
+                checks.append(Check(column(where, delta), row.values[place] - top, 0.0, text))
     return judge(checks)

@@ -26,8 +26,8 @@ from pipecycle.runs.parquet import Results
 from pipecycle.runs.run import RunFolder, source
 from pipecycle.runs.sweep import Sweep, check_runs
 from pipecycle.runs.workers import Tally
-from pipecycle.schedule.summary import number
 from pipecycle.screen import screen
+from pipecycle.words import number
 from pipecycle_paper import selection
 
 
@@ -92,7 +92,7 @@ def reproduce(
             print(json.dumps({"files": [str(path) for path in made]}))
         else:
             more = f" and {len(made) - 1} more files" if len(made) > 1 else ""
-            console.print(f"{made[0]}{more}", highlight=False, soft_wrap=True)
+            console.print(f"{made[0]}{more}", soft_wrap=True)
         return
     if piece is not None:
         selection.share(piece)
@@ -117,10 +117,7 @@ def reproduce(
         if as_json:
             print(json.dumps(attrs.asdict(expected) | {"runs": len(runs)}))
         else:
-            console.print(
-                f"{number(expected.steps)} client-steps to go{how_long(expected, folders)}",
-                highlight=False,
-            )
+            console.print(f"{number(expected.steps)} client-steps to go{how_long(expected, folders)}")
         return
     began, tally = time.monotonic(), Tally()
     open_before = sum(not folder.finished for folder in folders)
@@ -143,7 +140,7 @@ def _whole(path: Path, console: Console) -> Results:
     known, cut = parquet.load(path).whole()
     if cut:
         more = f" and {number(len(cut) - 1)} more" if len(cut) > 1 else ""
-        console.print(f"{path}: {cut[0]}{more} cut short, so not used.", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{path}: {cut[0]}{more} cut short, so not used.", soft_wrap=True)
     return known
 
 
@@ -162,8 +159,7 @@ def _announce(console: Console, runs: Mapping[str, Config], folders: list[RunFol
     steps = sum(selection.expected_steps(folder.config) for folder in left)
     console.print(
         f"{number(len(runs))} runs, {number(len(runs) - len(left))} of them finished; about "
-        f"{number(round(steps / 1e6, 1))} million client-steps to go.",
-        highlight=False,
+        f"{number(round(steps / 1e6, 1))} million client-steps to go."
     )
 
 
@@ -176,11 +172,10 @@ def _tell(console: Console, as_json: bool, known: Results, path: Path, failed: M
         rate = piece["steps"] / max(piece["seconds"], 1e-9)
         console.print(
             f"{number(piece['runs'])} runs, {number(piece['steps'])} client-steps in {piece['seconds']:.1f} s of "
-            f"training on {piece['device']}: {number(round(rate))} per second.",
-            highlight=False,
+            f"training on {piece['device']}: {number(round(rate))} per second."
         )
     made = f" {parquet.code(known.sources)}" if known.runs else ""
-    console.print(f"{path}: {number(known.runs)} runs.{made}", highlight=False, soft_wrap=True)
+    console.print(f"{path}: {number(known.runs)} runs.{made}", soft_wrap=True)
     tell_failed(console, failed)
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipecycle.report.figures import DOUBLE, drawn
+from pipecycle.report.figures import DOUBLE, blank, drawn
 from pipecycle.report.styles import Style, style_of
-from pipecycle.results import Axis, Measure, Value, mean_curve
+from pipecycle.results import Axis, Measure, mean_curve
 from pipecycle_paper import paper
 from pipecycle_paper.grid import Cell, Grid
 from pipecycle_paper.paper import DELTAS, DISTRIBUTIONS, GROUPS
@@ -55,10 +55,7 @@ def figures(grid: Grid) -> dict[str, tuple[str, Draw]]:
 
 
 def over_slots(grid: Grid, where: str) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(DOUBLE, 4.2))
-    panes = figure.subplots(2, len(DELTAS), sharey=True, sharex=True)
+    figure, panes = blank(DOUBLE, 4.2, 2, len(DELTAS), sharey=True, sharex=True)
     measures: tuple[tuple[Measure, str], ...] = (
         ("clients_accuracy", "mean over clients (%)"),
         ("accuracy", "global model (%)"),
@@ -84,10 +81,7 @@ def over_slots(grid: Grid, where: str) -> Figure:
 
 
 def over_energy(grid: Grid) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(DOUBLE, 5.0))
-    panes = figure.subplots(2, 2, sharey=True, sharex=True)
+    figure, panes = blank(DOUBLE, 5.0, 2, 2, sharey=True, sharex=True)
     for column, where in enumerate(DISTRIBUTIONS):
         for row in (0, 1):
             pane, chosen = panes[row][column], []
@@ -96,11 +90,8 @@ def over_energy(grid: Grid) -> Figure:
                 _line(pane, grid.cell(where, policy, groups, 0.5), policy, "energy", "accuracy")
                 if row and groups is not None:
                     chosen.append(f"{_short(policy)} {groups}")
-            pane.set_title(
-                f"{DISTRIBUTIONS[where]}, G = 2"
-                if row == 0
-                else f"{DISTRIBUTIONS[where]}, best G: {', '.join(chosen[::-1])}"
-            )
+            shown = f"best G: {', '.join(chosen[::-1])}" if row else "G = 2"
+            pane.set_title(f"{DISTRIBUTIONS[where]}, {shown}")
             pane.title.set_fontsize(8 if row == 0 else 6)
             _floor(pane)
             _say_if_empty(pane)
@@ -114,20 +105,17 @@ def over_energy(grid: Grid) -> Figure:
     return figure
 
 
-def best_groups(grid: Grid, where: str, policy: str, delta: float = 0.5) -> int | None:
-    """The G with the highest accuracy at the budget, among those that were run."""
+def best_groups(grid: Grid, where: str, policy: str) -> int | None:
+    """The G with the highest accuracy at the budget at δ = 0.5, among those that were run."""
     if policy in paper.UNGROUPED:
         return None
-    known = {groups: grid.value(where, policy, groups, delta) for groups in GROUPS}
+    known = {groups: grid.value(where, policy, groups, 0.5) for groups in GROUPS}
     means = {groups: value.mean for groups, value in known.items() if value is not None}
     return max(means, key=lambda groups: means[groups], default=2)
 
 
 def beside_paper(grid: Grid) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(DOUBLE, 3.7))
-    panes = figure.subplots(1, 2, sharex=True, sharey=True)
+    figure, panes = blank(DOUBLE, 3.7, 1, 2, sharex=True, sharey=True)
     for pane, where in zip(panes, DISTRIBUTIONS, strict=True):
         for policy in ORDER[::-1]:
             points = []
@@ -145,22 +133,17 @@ def beside_paper(grid: Grid) -> Figure:
         pane.set_title(DISTRIBUTIONS[where])
         pane.set_xlabel("the paper's accuracy (%)")
     panes[0].set_ylabel("our accuracy (%)")
-    top = max([75.0, *(key_value.mean + 3 for key_value in _values(grid))])
+    ours = [cell.accuracy().mean for key in grid.places.values() if (cell := grid.cells.get(key)) is not None]
+    top = max([75.0, *(accuracy + 3 for accuracy in ours)])
     panes[0].set(xlim=(5, 75), ylim=(5, min(top, 100)))
     _legend(figure, panes)
     return figure
 
 
-def _values(grid: Grid) -> Iterable[Value]:
-    return [cell.accuracy() for key in grid.places.values() if (cell := grid.cells.get(key)) is not None]
-
-
 def against_plan(grid: Grid) -> Figure:
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(DOUBLE, 5.2))
-    panes = figure.subplots(2, 2, sharey="row", sharex="col")
+    figure, panes = blank(DOUBLE, 5.2, 2, 2, sharey="row", sharex="col")
     for row, where in enumerate(DISTRIBUTIONS):
         for column, name in enumerate(("chains.coverage_min", "lag.mean")):
             pane = panes[row][column]
@@ -186,13 +169,7 @@ def against_plan(grid: Grid) -> Figure:
     return figure
 
 
-def _line(
-    pane: Axes,
-    cell: Cell | None,
-    policy: str,
-    axis: Axis,
-    measure: Measure,
-) -> None:
+def _line(pane: Axes, cell: Cell | None, policy: str, axis: Axis, measure: Measure) -> None:
     """The mean over trials, and their spread as a band."""
     curve = mean_curve(cell or (), axis, measure)
     if curve is None:

@@ -10,7 +10,7 @@ from pipecycle.report.tables import TextTable
 from pipecycle.results import Value
 from pipecycle_paper.grid import Cell, Grid
 from pipecycle_paper.paper import BASELINES, DELTAS, choices, label
-from pipecycle_paper.tables import CAPTIONS, MISSING, TARGETS, trials
+from pipecycle_paper.tables import CAPTIONS, TARGETS, rows, target_heads, trials
 
 
 def cost(cell: Cell, target: float) -> Value:
@@ -50,19 +50,14 @@ def ratios(grid: Grid, where: str) -> TextTable:
     rivals = {
         (delta, target): cheapest(grid, where, BASELINES, delta, target)[1] for delta in DELTAS for target in TARGETS
     }
-    body = []
-    for scheme, groups in grid.rows:
-        line = [label(scheme, groups)]
-        for delta in DELTAS:
-            cell = grid.cell(where, scheme, groups, delta)
-            line += [MISSING if cell is None else _ratio(cell, target, rivals[delta, target]) for target in TARGETS]
-        body.append(tuple(line))
-    names = ["the best baseline", *("-" if rival is None else _named(rival) for rival in rivals.values())]
-    head = ["Scheme"]
-    for delta in DELTAS:
-        head += [f"δ = {delta:g}: {TARGETS[0]:g} %", *(f"{target:g} %" for target in TARGETS[1:])]
+
+    def text(cell: Cell, delta: float) -> list[str]:
+        return [_ratio(cell, target, rivals[delta, target]) for target in TARGETS]
+
+    costs = ("-" if rival is None else f"{rival[0]}: {rival[1].mean / 1000:,.0f} k" for rival in rivals.values())
     title = f"Energy to reach an accuracy as a multiple of the best baseline's, {CAPTIONS[where]}: {trials(grid)}"
-    return TextTable(title, tuple(head), (tuple(names), *body))
+    body = (("the best baseline", *costs), *rows(grid, where, text, len(TARGETS)))
+    return TextTable(title, ("Scheme", *target_heads()), body)
 
 
 def _ratio(cell: Cell, target: float, rival: Cheapest | None) -> str:
@@ -71,7 +66,3 @@ def _ratio(cell: Cell, target: float, rival: Cheapest | None) -> str:
     if rival is None:
         return "alone"
     return f"{cost(cell, target).mean / rival[1].mean:.2f}"
-
-
-def _named(rival: Cheapest) -> str:
-    return f"{rival[0]}: {rival[1].mean / 1000:,.0f} k"

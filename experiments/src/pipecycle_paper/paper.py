@@ -12,6 +12,8 @@ DELTAS = (0.1, 0.3, 0.5, 1.0)
 GROUPS = (2, 5, 10)
 DISTRIBUTIONS = {"iid": "IID", "non-iid": "non-IID"}
 """Of the samples, and what to call them."""
+COLUMNS = tuple((where, delta) for where in DISTRIBUTIONS for delta in DELTAS)
+"""Of the two tables."""
 BUDGET = 500_000.0
 TRIALS = 10
 """Trials per configuration (App. C); the paper gives means and no spread."""
@@ -83,6 +85,10 @@ TABLE_II = (
 """Dirichlet(0.1)."""
 
 TABLES = {"iid": TABLE_I, "non-iid": TABLE_II}
+
+
+def column(distribution: str, delta: float) -> str:
+    return f"{DISTRIBUTIONS[distribution]}, δ = {delta:g}"
 
 
 def label(policy: str, groups: int | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipecycle.report.tables import TextTable
-from pipecycle.schedule.summary import number
+from pipecycle.words import number
 from pipecycle_paper import paper
 from pipecycle_paper.claims import Claim
 from pipecycle_paper.grid import LEARNT, Grid
@@ -100,7 +100,7 @@ def _scale(grid: Grid) -> str:
 
 
 def _budget(grid: Grid) -> list[str]:
-    """Columns of the tables in which nobody can spend the budget."""
+    """Columns of the tables in which no scheme can spend the budget."""
     budget = grid.world.get("world.budget")
     if budget is None:
         return []
@@ -190,30 +190,25 @@ def provenance(grid: Grid) -> TextTable:
     """Which commands and machines trained, and how fast."""
     body = []
     for piece in grid.pieces:
-        seconds = float(piece.get("seconds") or 0)
-        rate = float(piece.get("steps") or 0) / seconds if seconds else None
         names = ("pipecycle", "source", "python", "torch", "numpy")
         versions = ", ".join(f"{name} {piece[name]}" for name in names if name in piece)
-        body.append(
-            (
-                str(piece.get("command", "-")),
-                str(piece.get("device", "-")),
-                number(piece.get("runs")),
-                number(piece.get("steps")),
-                f"{seconds:,.0f}",
-                "-" if piece.get("wall_seconds") is None else f"{float(piece['wall_seconds']):,.0f}",
-                "-" if rate is None else number(round(rate)),
-                versions,
-            )
-        )
+        command, device = (str(piece.get(key, "-")) for key in ("command", "device"))
+        body.append((command, device, *_pace([piece]), versions))
     if len(body) > 1:
-        steps, seconds = (sum(float(piece.get(key) or 0) for piece in grid.pieces) for key in ("steps", "seconds"))
-        wall = sum(float(piece.get("wall_seconds") or 0) for piece in grid.pieces)
-        runs = sum(int(piece.get("runs") or 0) for piece in grid.pieces)
-        pace = number(round(steps / seconds)) if seconds else "-"
-        body.append(
-            ("all of them", "", number(runs), number(round(steps)), f"{seconds:,.0f}", f"{wall:,.0f}", pace, "")
-        )
+        body.append(("all of them", "", *_pace(grid.pieces), ""))
     head = ("Command", "Device", "Runs", "Client-steps", "Training (s)", "Wall (s)", "Client-steps per s", "Versions")
     empty = (("not recorded", *("-",) * (len(head) - 1)),)
     return TextTable("How the results were made", head, tuple(body) or empty)
+
+
+def _pace(pieces: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Runs, steps, seconds of training and in all, and steps per second of some pieces; - for what is not known."""
+
+    def total(key: str) -> float | None:
+        known = [float(piece[key]) for piece in pieces if piece.get(key) is not None]
+        return sum(known) if known else None
+
+    runs, steps, seconds, wall = (total(key) for key in ("runs", "steps", "seconds", "wall_seconds"))
+    rate = round((steps or 0) / seconds) if seconds else None
+    times = (f"{seconds or 0:,.0f}", "-" if wall is None else f"{wall:,.0f}")
+    return number(runs), number(steps), *times, number(rate)

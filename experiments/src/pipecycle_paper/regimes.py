@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from attrs import field, frozen
+from attrs import frozen
 
 from pipecycle.files import write
 from pipecycle.report.markup import markdown
 from pipecycle.report.tables import TextTable
 from pipecycle.runs.config import Config
 from pipecycle.runs.parquet import Results, code, load
-from pipecycle.schedule.summary import number
+from pipecycle.words import number
 from pipecycle_paper import paper, selection
 from pipecycle_paper.grid import Cell, cells_of, key_of_config
 from pipecycle_paper.tables import MISSING, signed
@@ -44,7 +44,7 @@ class Candidate:
     cells: Mapping[tuple[str, int | None, float], Cell]
     wanted: int
     """Cells that it should have."""
-    pace: float | None = field(default=None)
+    pace: float | None = None
     """Client-steps per second, where a command trained this candidate alone."""
 
     @cached_property
@@ -87,12 +87,9 @@ def choose(candidates: Sequence[Candidate]) -> Candidate | None:
         return None
     least = min(candidate.rms for candidate in whole)
     near = [candidate for candidate in whole if candidate.rms <= least + NEAR]
-    timed = all(candidate.pace is not None for candidate in near)
-    return (
-        max(near, key=lambda candidate: (candidate.pace or 0.0, -candidate.rms))
-        if timed
-        else min(near, key=lambda candidate: candidate.rms)
-    )
+    if all(candidate.pace is not None for candidate in near):
+        return max(near, key=lambda candidate: (candidate.pace or 0.0, -candidate.rms))
+    return min(near, key=lambda candidate: candidate.rms)
 
 
 def summary(candidates: Sequence[Candidate]) -> TextTable:
@@ -129,25 +126,16 @@ def accuracies(candidates: Sequence[Candidate]) -> TextTable:
             for candidate in candidates
         ]
         body.append(tuple(line))
-    return TextTable(
-        "Accuracy (%) at the budget, by candidate",
-        ("Cell", "paper", *(candidate.name for candidate in candidates)),
-        tuple(body),
-    )
+    head = ("Cell", "paper", *(candidate.name for candidate in candidates))
+    return TextTable("Accuracy (%) at the budget, by candidate", head, tuple(body))
 
 
 def verdict(candidates: Sequence[Candidate]) -> str:
     """Which candidate is taken, in a sentence."""
-    taken, best = (
-        choose(candidates),
-        min(
-            (candidate for candidate in candidates if candidate.complete),
-            key=lambda candidate: candidate.rms,
-            default=None,
-        ),
-    )
-    if taken is None or best is None:
+    taken = choose(candidates)
+    if taken is None:
         return "No candidate is complete yet: none is taken."
+    best = min((candidate for candidate in candidates if candidate.complete), key=lambda candidate: candidate.rms)
     said = f"Taken: {taken.name}, {taken.rms:.1f} points from the paper (root mean square over {taken.wanted} cells)"
     if taken is best:
         return f"{said}."
@@ -162,8 +150,8 @@ def write_regimes(out: Path, console: Console) -> list[Path]:
     path = out / "regimes.md"
     text = ["# Which training regime was the paper's", ABOUT, RULE, verdict(known), code(results.sources)]
     write(path, "\n\n".join([*text, markdown(tables)]))
-    console.print(markdown(tables[:1]), highlight=False, markup=False, soft_wrap=True)
-    console.print(verdict(known), highlight=False, markup=False, soft_wrap=True)
+    console.print(markdown(tables[:1]), soft_wrap=True)
+    console.print(verdict(known), soft_wrap=True)
     return [path]
 
 

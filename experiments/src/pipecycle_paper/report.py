@@ -8,16 +8,13 @@ import html
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from string import Template
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from pipecycle import __version__
-from pipecycle.errors import InputError
-from pipecycle.files import reason, write
+from pipecycle.files import using, write
 from pipecycle.report.figures import figure_style, save
-from pipecycle.report.markup import html_table, latex, markdown
-from pipecycle.report.page import asset
+from pipecycle.report.markup import html_table, items, latex, markdown
+from pipecycle.report.page import asset, document
 from pipecycle.report.tables import TextTable
 from pipecycle.runs.parquet import code, load
 from pipecycle_paper import prose
@@ -39,6 +36,8 @@ VERDICTS = {
     "does not hold": "bad",
     "cannot be tested": "quiet",
 }
+OPTIONAL = ("Runs that fell apart", "What the precision costs")
+"""Sections that are left out where there is nothing to show."""
 
 
 @frozen
@@ -75,7 +74,7 @@ def write_report(out: Path) -> list[Path]:
         prose.lead(grid),
         [goal.sentence for goal in goals(grid)],
         [*prose.outcome(grid, examined), counted(grid)],
-        [_sentence(text) for text in prose.differences(grid)],
+        [f"{text[0].upper()}{text[1:]}." for text in prose.differences(grid)],
     )
     sections = _sections(every, prose.regime(grid, regimes), code(grid.sources))
     files: dict[str, bytes | str] = {
@@ -93,10 +92,8 @@ def write_report(out: Path) -> list[Path]:
     made = []
     for name, data in files.items():
         path = out / name
-        try:
+        with using(path.parent, "written"):
             path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{path.parent}: cannot be written ({reason(error)})") from None
         write(path, data)
         made.append(path)
     return made
@@ -116,59 +113,40 @@ class _Head:
     differences: Sequence[str]
 
 
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:] + "."
-
-
 def _sections(every: Mapping[str, TextTable], regime: str, made: str) -> list[Section]:
     both = ("iid", "noniid")
-    parts = tuple(name for name in every if name.startswith("sensitivity_"))
-    stops = tuple(f"stopped_{kind}_{where}" for where in both for kind in ("literal", "late"))
-    return [
+    sections = [
         Section(
             "PipeCycle+ against the best of the paper's schemes",
             "One G for all columns, the most accurate on trial 0; judged on the other trials, in each column against "
             "the scheme of the paper (PipeCycle among them) that is best there on those very trials.",
-            (),
-            ("goals",),
+            tables=("goals",),
         ),
-        Section(
-            "The training regime", regime, (), tuple(name for name in ("regimes", "regimes_cells") if name in every)
-        ),
-        Section("What still differs", ABOUT, (), ("differences",)),
-        Section("Claims", prose.ERRORS, (), ("claims",)),
+        Section("The training regime", regime, tables=("regimes", "regimes_cells")),
+        Section("What still differs", ABOUT, tables=("differences",)),
+        Section("Claims", prose.ERRORS, tables=("claims",)),
         Section("Tables I and II", prose.TABLES, ("ours_and_paper",), tuple(f"accuracy_{where}" for where in both)),
         Section(
             "The best checkpoint instead",
             "“Achieved within the budget” may also mean the best checkpoint until then. Taking a maximum of a noisy "
             "curve on the test set flatters everybody, and the noisy ones most.",
-            (),
-            tuple(f"best_{where}" for where in both),
+            tables=tuple(f"best_{where}" for where in both),
             folded=True,
         ),
         Section(
             "With the paper's early stopping",
             "A run stops when its accuracy has moved by less than one point over ten checkpoints. As printed, the rule "
             "may stop a run on the plateau at the start; armed late, it waits for 15 % or a fifth of the horizon.",
-            (),
-            stops,
+            tables=tuple(f"stopped_{kind}_{where}" for where in both for kind in ("literal", "late")),
             folded=True,
         ),
-        *(
-            [
-                Section(
-                    "Runs that fell apart",
-                    "Plain SGD with a constant step on a network that has fitted its clients' samples sooner or later "
-                    "meets a rare outlier and diverges within a few checkpoints. It is not bfloat16: without "
-                    "augmentation such runs diverge in float32 too, rounding only decides when. At the budget such a "
-                    "run counts as a guess, and its cell has a large spread; the paper's early stopping, which we do "
-                    "not apply in the tables, ends it before.",
-                    (),
-                    ("fell_apart",),
-                )
-            ]
-            if "fell_apart" in every
-            else []
+        Section(
+            "Runs that fell apart",
+            "Plain SGD with a constant step on a network that has fitted its clients' samples sooner or later meets a "
+            "rare outlier and diverges within a few checkpoints. It is not bfloat16: without augmentation such runs "
+            "diverge in float32 too, rounding only decides when. At the budget such a run counts as a guess, and its "
+            "cell has a large spread; the paper's early stopping, which we do not apply in the tables, ends it before.",
+            tables=("fell_apart",),
         ),
         Section(
             "Accuracy over slots and over energy",
@@ -181,8 +159,7 @@ def _sections(every: Mapping[str, TextTable], regime: str, made: str) -> list[Se
             "what it spent. As a multiple of the energy of the best baseline at its best G: “never” where fewer than "
             "half of the trials get there, “alone” where no baseline does. Then in thousand units, with how many "
             "trials get there.",
-            (),
-            tuple(f"energy_{what}_{where}" for what in ("ratio", "to_target") for where in both),
+            tables=tuple(f"energy_{what}_{where}" for what in ("ratio", "to_target") for where in both),
         ),
         Section(
             "Why: chains, coverage and lag",
@@ -192,30 +169,23 @@ def _sections(every: Mapping[str, TextTable], regime: str, made: str) -> list[Se
             ("coverage_lag",),
             tuple(f"coverage_{where}" for where in both),
         ),
-        Section("Clients in isolation", "The paper says about 10 % (Section VI-A).", (), ("isolated",)),
+        Section("Clients in isolation", "The paper says about 10 % (Section VI-A).", tables=("isolated",)),
         Section(
             "Sensitivity: what the paper leaves open",
             "Our choices varied around cells of the tables; “the cell” marks the choice of the tables. Differences are "
             "taken trial by trial, over the trials that both have.",
-            (),
-            parts,
+            tables=tuple(name for name in every if name.startswith("sensitivity_")),
         ),
-        *(
-            [
-                Section(
-                    "What the precision costs",
-                    "The same runs with products of a higher precision on the GPU; weights are float32 in all of them. "
-                    "Runs part after a few slots, as they would with another seed, so that single differences are "
-                    "mostly chance.",
-                    (),
-                    ("precision",),
-                )
-            ]
-            if "precision" in every
-            else []
+        Section(
+            "What the precision costs",
+            "The same runs with products of a higher precision on the GPU; weights are float32 in all of them. Runs "
+            "part after a few slots, as they would with another seed, so that single differences are mostly chance.",
+            tables=("precision",),
         ),
-        Section("How it was made", made, (), ("how",)),
+        Section("How it was made", made, tables=("how",)),
     ]
+    known = [evolve(section, tables=tuple(name for name in section.tables if name in every)) for section in sections]
+    return [section for section in known if section.title not in OPTIONAL or section.tables]
 
 
 def _pictures(drawn: Mapping[str, tuple[str, object]]) -> dict[str, Picture]:
@@ -272,15 +242,15 @@ def _page(
     facts = {
         "title": html.escape(TITLE),
         "lead": html.escape(head.lead),
-        "goals": "".join(f"<li>{html.escape(item)}</li>" for item in head.goals),
-        "outcome": "".join(f"<li>{html.escape(item)}</li>" for item in head.outcome),
-        "differences": "".join(f"<li>{html.escape(item)}</li>" for item in head.differences),
+        "goals": items(head.goals),
+        "outcome": items(head.outcome),
+        "differences": items(head.differences),
         "links": "".join(links),
         "sections": "".join(body),
         "css": asset("page.css") + asset("paper.css", __package__),
-        "version": __version__,
+        "policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
     }
-    return Template(asset("paper.html", __package__)).substitute(facts)
+    return document(asset("paper.html", __package__), facts)
 
 
 def _whole(text: str) -> str:

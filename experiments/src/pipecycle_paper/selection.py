@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from pipecycle.checks import MOST_RUNS
 from pipecycle.errors import InputError, shown
 from pipecycle.policies.registry import nearest
 from pipecycle.runs.config import Config
+from pipecycle.runs.planning import expected_units, mean_rate
 from pipecycle.runs.sweep import Sweep, flat, read_sweep
-from pipecycle.world.specs import parse_harvest
 
 PAPER, SENSITIVITY, REGIMES = "paper.toml", "sensitivity.toml", "regimes.toml"
 WORDS = {"policy": "policy", "groups": "policy.groups", "delta": "delta", "data": "distribution", "part": "part"}
@@ -82,14 +80,8 @@ def share(text: str) -> tuple[int, int]:
 
 def expected_steps(config: Config) -> float:
     """About how many client-steps a run has: all energy that comes in, or the budget, goes into sessions."""
-    world = config.world
-    income = world.clients * world.slots * _rate(config)
-    return min(income, world.budget or income) * world.session / (world.session + 1)
-
-
-def _rate(config: Config) -> float:
-    """Units per client and slot; harvests that do not say so count as one."""
-    return float(np.mean(getattr(parse_harvest(config.world.harvest), "rate", 1.0)))
+    session = config.world.session
+    return expected_units(config) * session / (session + 1)
 
 
 def distribution(config: Config) -> str:
@@ -106,12 +98,12 @@ def scheme(config: Config) -> str:
 
 def place(config: Config) -> tuple[str, str, int | None, float]:
     """Distribution, scheme, groups and charging probability: where in the tables a configuration belongs."""
-    return distribution(config), scheme(config), config.settings.get("groups"), _rate(config)
+    return distribution(config), scheme(config), config.settings.get("groups"), mean_rate(config)
 
 
 def columns(config: Config) -> dict[str, object]:
     """A configuration in columns, with the two that tables are made of: `delta` and `distribution`."""
-    return flat(config) | {"delta": _rate(config), "distribution": distribution(config)}
+    return flat(config) | {"delta": mean_rate(config), "distribution": distribution(config)}
 
 
 def _condition(text: str) -> tuple[str, list[str]]:

@@ -12,6 +12,7 @@ from pipecycle.results import Difference, Value, gaps, paired
 from pipecycle.runs.config import Config
 from pipecycle.runs.sweep import flat
 from pipecycle.theory import chain_coverage
+from pipecycle.words import plural
 from pipecycle_paper import paper, selection
 from pipecycle_paper.grid import LEARNT, Cell, Grid, Kind, key_of_config
 
@@ -57,21 +58,21 @@ def trials(grid: Grid) -> str:
     fewest, most = grid.trials
     if not most:
         return "no trial yet"
-    return f"{most} trial{'s' * (most > 1)}" if fewest == most else f"{fewest} to {most} trials"
+    return plural(most, "trial") if fewest == most else f"{fewest} to {most} trials"
 
 
 def _spread(grid: Grid) -> str:
     return f"mean ± standard deviation over {trials(grid)}" if grid.trials[1] > 1 else trials(grid)
 
 
-def _cells(grid: Grid, where: str, text: Callable[[Cell], tuple[str, ...]], width: int) -> Iterator[list[str]]:
+def rows(grid: Grid, where: str, text: Callable[[Cell, float], Sequence[str]], width: int) -> Iterator[tuple[str, ...]]:
     """A row of text per configuration, `width` columns for each charging probability."""
     for policy, groups in grid.rows:
         line = [paper.label(policy, groups)]
         for delta in paper.DELTAS:
             cell = grid.cell(where, policy, groups, delta)
-            line += (MISSING,) * width if cell is None else text(cell)
-        yield line
+            line += (MISSING,) * width if cell is None else text(cell, delta)
+        yield tuple(line)
 
 
 def _count(grid: Grid, value: Value) -> str:
@@ -107,23 +108,26 @@ def _against_paper(grid: Grid, where: str, kind: Kind, how: str) -> TextTable:
 
 
 def _to_target(grid: Grid, where: str) -> TextTable:
-    def text(cell: Cell) -> tuple[str, ...]:
+    def text(cell: Cell, _: float) -> list[str]:
         out = []
         for target in TARGETS:
             mean, count = float(np.mean([trial.cost(target) for trial in cell])), cell.reached(target)
             text = f"{mean / 1000:,.{0 if mean >= 10_000 else 1}f}"
             out.append(counted(text, count, len(cell)) if count else "never")
-        return tuple(out)
+        return out
 
-    head = ["Scheduler"]
-    for delta in paper.DELTAS:
-        head += [f"δ = {delta:g}: {TARGETS[0]:g} %", *(f"{target:g} %" for target in TARGETS[1:])]
     title = f"Energy to reach an accuracy, {CAPTIONS[where]}: thousand units, mean over {trials(grid)}"
-    return TextTable(title, tuple(head), tuple(map(tuple, _cells(grid, where, text, len(TARGETS)))))
+    return TextTable(title, ("Scheduler", *target_heads()), tuple(rows(grid, where, text, len(TARGETS))))
+
+
+def target_heads() -> list[str]:
+    """A column for each target, at each charging probability."""
+    rest = [f"{target:g} %" for target in TARGETS[1:]]
+    return [head for delta in paper.DELTAS for head in (f"δ = {delta:g}: {TARGETS[0]:g} %", *rest)]
 
 
 def _coverage(grid: Grid, where: str) -> TextTable:
-    def text(cell: Cell) -> tuple[str, ...]:
+    def text(cell: Cell, _: float) -> tuple[str, ...]:
         fewest, lag, depth = (cell.plan(name) for name in ("chains.coverage_min", "lag.mean", "chains.depth_max"))
         return (
             "-" if fewest is None else f"{fewest:.0f}",
@@ -134,7 +138,7 @@ def _coverage(grid: Grid, where: str) -> TextTable:
 
     clients, session = grid.world.get("world.clients"), grid.world.get("world.session")
     body = []
-    for (policy, groups), line in zip(grid.rows, _cells(grid, where, text, 4), strict=True):
+    for (policy, groups), line in zip(grid.rows, rows(grid, where, text, 4), strict=True):
         rule = None
         if policy == "pipecycle" and groups is not None and clients and session:
             rule = chain_coverage(int(clients), groups, int(session)) or int(clients)
@@ -167,15 +171,8 @@ def fell_apart(grid: Grid) -> TextTable:
                     "never" if stop is None else f"{run.accuracy[stop]:.1f} at {run.slot[stop]:,.0f}",
                 )
             )
-    head = (
-        "Run",
-        "best (%)",
-        "last (%)",
-        "at slot",
-        "no model at",
-        "thousand units by then",
-        "early stopping, late (%)",
-    )
+    figures = ("best (%)", "last (%)", "at slot", "no model at", "thousand units by then", "early stopping, late (%)")
+    head = ("Run", *figures)
     return TextTable(f"Runs that passed {LEARNT:g} % and diverged later", head, tuple(body))
 
 
@@ -213,7 +210,7 @@ def precision(grid: Grid) -> TextTable:
         cell = grid.cells.get(key)
         if cell is None or not any(key in grid.precisions[name] for name in names):
             continue
-        line = [f"{paper.label(policy, groups)}, {paper.DISTRIBUTIONS[where]}, δ = {delta:g}", _counted(cell)]
+        line = [f"{paper.label(policy, groups)}, {paper.column(where, delta)}", _counted(cell)]
         for name in names:
             other = grid.precisions[name].get(key)
             some = [] if other is None else gaps(cell.by_trial(), other.by_trial())
@@ -249,8 +246,8 @@ def sensitivity(grid: Grid, name: str) -> TextTable:
             cell = grid.cells.get(key)
             text = MISSING if cell is None else f"{_counted(cell)} [the cell]"
             rows.setdefault(tuple(words), {})[_world(config)] = text
-    columns = [f"{paper.DISTRIBUTIONS[where]}, δ = {delta:g}" for where, delta in worlds]
-    head = (*(_short(key) for key in fields), *columns)
+    names = (key.split(".", 1)[1].replace("_", " ").replace("groups", "G") for key in fields)
+    head = (*names, *(paper.column(where, delta) for where, delta in worlds))
     body = tuple((*words, *(line.get(world, "-") for world in worlds)) for words, line in rows.items())
     policies = ", ".join(dict.fromkeys(paper.NAMES[config.policy] for config in configs))
     title = f"Sensitivity, {name} ({policies}): accuracy (%), difference to the cell of the tables in brackets"
@@ -297,10 +294,6 @@ def _varied(configs: Sequence[Config]) -> list[str]:
             if any(len(values) > 1 for values in worlds.values()) or (key == "look.served" and facts[0][key]):
                 out.append(key)
     return out
-
-
-def _short(key: str) -> str:
-    return key.split(".", 1)[1].replace("_", " ").replace("groups", "G")
 
 
 def _word(value: Any) -> str:

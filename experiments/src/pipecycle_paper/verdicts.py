@@ -11,6 +11,8 @@ from attrs import evolve, frozen
 
 from pipecycle.results import Value
 
+FEW = 4
+"""So many comparisons are all shown; of more, the worst."""
 Verdict = Literal["holds", "does not hold", "cannot be tested"]
 
 
@@ -47,7 +49,7 @@ def untestable(why: str, figure: str = "-") -> Finding:
     return Finding("cannot be tested", figure, why)
 
 
-def judge(checks: Iterable[Check | None], unit: str = " points", few: int = 4, *, widen: bool = True) -> Finding:
+def judge(checks: Iterable[Check | None], unit: str = " points", *, widen: bool = True) -> Finding:
     """A claim holds if every comparison does; None is a comparison that the results do not allow.
 
     One that clearly fails settles the matter, even where others are missing.  Among many comparisons one goes astray
@@ -62,20 +64,17 @@ def judge(checks: Iterable[Check | None], unit: str = " points", few: int = 4, *
     failed = [check for check in known if check.margin < -1e-9]
     clear = [check for check in failed if check.margin < -check.error - 1e-9]
     worst = min(clear or known, key=lambda check: check.margin)
-    figure = _figure(known, worst, few)
+    figure = _figure(known, worst)
     close = [check for check in known if abs(check.margin) < check.error]
     missing = len(every) - len(known)
     gap = f"{worst.what}: {_amount(worst.margin, unit)}"
     gap += f", error {_amount(worst.error, unit).lstrip('+')}" if worst.error else ""
     if clear:
-        count = (
-            f"{len(clear)} of {len(known)} comparisons clearly fail; worst " if len(known) > 1 else "it clearly fails; "
-        )
-        return Finding("does not hold", figure, count + gap)
+        several = f"{len(clear)} of {len(known)} comparisons clearly fail; worst"
+        return Finding("does not hold", figure, f"{several if len(known) > 1 else 'it clearly fails;'} {gap}")
     if missing:
-        return untestable(
-            f"{missing} of {len(every)} comparisons were not run; none of the others clearly fails", figure
-        )
+        why = f"{missing} of {len(every)} comparisons were not run; none of the others clearly fails"
+        return untestable(why, figure)
     if failed:
         return Finding("does not hold", figure, f"{len(failed)} of {len(known)} fail, none clearly; worst {gap}", True)
     if close:
@@ -83,8 +82,8 @@ def judge(checks: Iterable[Check | None], unit: str = " points", few: int = 4, *
     return Finding("holds", figure, f"smallest margin {gap}")
 
 
-def _figure(known: list[Check], worst: Check, few: int) -> str:
-    if len(known) <= few:
+def _figure(known: list[Check], worst: Check) -> str:
+    if len(known) <= FEW:
         return "; ".join(f"{check.what}: {check.text}" for check in known)
     good = sum(check.margin >= -1e-9 for check in known)
     word = "closest" if good == len(known) else "worst"

@@ -126,13 +126,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (Exception, KeyboardInterrupt, SystemExit, Terminated) as error:
         if wanted != given:
             traceback.print_exc()
-        code = _told(error, given)
+        code = _exit_code(error, given)
     if code in (130, 143):
         print(STOPPED, file=sys.stderr)
     sys.exit(code % SAID)
 
 
-def _told(error: BaseException, given: Sequence[str]) -> int:
+def _exit_code(error: BaseException, given: Sequence[str]) -> int:
     """Say what went wrong in one sentence; the exit code."""
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return 130

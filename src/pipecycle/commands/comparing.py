@@ -24,7 +24,6 @@ from pipecycle.commands.shared import (
     check_execution,
     complete_policy,
     configured,
-    is_setting,
     settings,
 )
 from pipecycle.commands.sweeping import carry_out, clear_all, save_results, tell_failed
@@ -33,9 +32,11 @@ from pipecycle.files import writable_folder, write
 from pipecycle.report.tables import check_target
 from pipecycle.runs.compare import DEMO, POLICIES, captions, comparison, references
 from pipecycle.runs.config import Config
-from pipecycle.runs.sweep import check_runs
-from pipecycle.schedule.summary import number
+from pipecycle.runs.sweep import check_runs, is_setting
 from pipecycle.screen import progress, screen
+from pipecycle.words import number, plural
+
+PARTS = ("training", "to_hub", "to_server")
 
 
 def compare(
@@ -65,7 +66,7 @@ def compare(
         float | None, typer.Option(help="Units at which accuracy is compared. \\[default: 10000]")
     ] = None,
     validation: Annotated[
-        int | None, typer.Option(help="Judge by so many training samples held back, instead of the test samples.")
+        int | None, typer.Option(help="Judge by this many training samples held back, instead of the test samples.")
     ] = None,
     target: Annotated[
         float | None, typer.Option(help="Target accuracy in percent. \\[default: 9/10 of the best]")
@@ -93,26 +94,14 @@ def compare(
     classes each and charge in half of all slots. Trials are paired, so the differences are too. What an entry says
     itself wins over the options; --set groups=2 is for all schedulers that have groups. A run whose code or data (your
     modules, .npz and .csv files) has changed is trained again."""
-    given = {
-        "delta": delta,
-        "world.harvest": harvest,
-        "world.fleet": fleet,
-        "world.clients": clients,
-        "world.slots": slots,
-        "world.budget": budget,
-        "data.name": data,
-        "data.alpha": "none" if alpha == "iid" else alpha,
-        "train.model": model,
-        "data.scale": scale,
-        "train.augment": augment,
-        "data.validation": validation,
-        "look.on": None if validation is None else "validation",
-    }
+    given = {"delta": delta, "harvest": harvest, "fleet": fleet, "clients": clients, "slots": slots, "budget": budget}
+    judge = {"data.validation": validation, "look.on": None if validation is None else "validation"}
+    given |= {"data": data, "alpha": alpha, "scale": scale, "model": model, "augment": augment, **judge}
     check_execution(device, workers=workers)
     check_target(target)
     pairs = settings(set_ or [])
-    own = {key.removeprefix("policy."): value for key, value in pairs.items() if is_setting(key)}
     fields = {key: value for key, value in pairs.items() if not is_setting(key)}
+    own = {key.removeprefix("policy."): value for key, value in pairs.items() if key not in fields}
     base = configured(DEMO, config, None, given, fields)
     names = policies or list(POLICIES)
     sweep = comparison(base, names, trials, groups, own)
@@ -135,10 +124,7 @@ def compare(
 
     records = load([folder.path for folder in folders if folder.finished])
     schedules = [record.schedule for group in records for record in group.records]
-    longest = {
-        trial: max(schedule.slots for schedule in schedules if schedule.trial == trial)
-        for trial in sorted({schedule.trial for schedule in schedules})
-    }
+    longest = dict(sorted((schedule.trial, schedule.slots) for schedule in schedules))  # the last of a trial stays
     with progress() as bar:
         task = bar.add_task("training the reference lines", total=None)
         lines = references(base, longest, home, device, lambda done, of: bar.update(task, completed=done, total=of))
@@ -154,8 +140,8 @@ def compare(
         console.print(_table(summary_rows(records, target), base))
         for name, values in lines.items():
             spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-            console.print(f"{means[name]:5.1f}{spread}  {name}: {about[name]}", highlight=False)
-        console.print(f"Report: {home / 'report.html'}", highlight=False, soft_wrap=True)
+            console.print(f"{means[name]:5.1f}{spread}  {name}: {about[name]}")
+        console.print(f"Report: {home / 'report.html'}", soft_wrap=True)
         tell_failed(console, failed)
     if failed:
         raise typer.Exit(1)
@@ -167,8 +153,8 @@ def _announce(console: Console, base: Config, entries: int, trials: int, home: P
     parts = [f"{number(world.clients)} clients", f"{number(world.slots)} slots", world.harvest]
     parts += [] if world.budget is None else [f"{number(world.budget)} units"]
     parts += [base.data.name, "iid" if base.data.alpha is None else f"alpha {base.data.alpha:g}", base.train.model]
-    what = f"{entries} scheduler{'s' * (entries != 1)} in {trials} trial{'s' * (trials != 1)}"
-    console.print(f"Comparing {what}: {', '.join(parts)}; in {home}.", highlight=False, soft_wrap=True)
+    what = f"{plural(entries, 'scheduler')} in {plural(trials, 'trial')}"
+    console.print(f"Comparing {what}: {', '.join(parts)}; in {home}.", soft_wrap=True)
 
 
 def _table(rows: list[dict[str, Any]], base: Config) -> Table:
@@ -197,11 +183,7 @@ def _table(rows: list[dict[str, Any]], base: Config) -> Table:
             behind,
             to_target(row),
             number(row["slots_to_target"] and round(row["slots_to_target"])),
-            "/".join(_percent(row[part], row["spent"]) for part in ("training", "to_hub", "to_server")),
+            "/".join(f"{100 * row[part] / row['spent']:.0f}" if row["spent"] else "-" for part in PARTS),
             number(round(row["wasted"], 1)),
         )
     return table
-
-
-def _percent(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.0f}" if whole else "-"

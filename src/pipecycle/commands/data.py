@@ -24,7 +24,7 @@ from pipecycle.data.cache import root
 from pipecycle.data.catalogue import CATALOGUE, find
 from pipecycle.data.exchange import kind, save
 from pipecycle.data.fetcher import fetch as fetch_set
-from pipecycle.data.partition import dirichlet, iid
+from pipecycle.data.partition import drawn
 from pipecycle.data.sets import load
 from pipecycle.data.split import Split
 from pipecycle.data.task import Task
@@ -79,8 +79,8 @@ def list_() -> None:
     typer.echo(f"cache: {root()}")
 
 
-@app.command()
-def split(
+@app.command("split")
+def split_(
     data: Annotated[str, typer.Argument(help="A set's name or a .npz file.")],
     clients: Annotated[int, typer.Option(help="How many clients share it.")] = 100,
     alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration; without it the split is IID.")] = None,
@@ -94,28 +94,18 @@ def split(
         kind(out)
         writable(out)
     task = load(data)
-    drawn = iid(task, clients, samples, trial) if alpha is None else dirichlet(task, clients, samples, alpha, trial)
+    split = drawn(task, clients, samples, alpha, trial)
     if out is not None:
-        save(drawn, out)
+        save(split, out)
     if as_json:
-        typer.echo(json.dumps(_summary(task, drawn)))
+        facts = {"data": task.name, "clients": len(split), "test": len(split.test), "digest": split.digest()}
+        typer.echo(json.dumps(facts | {"notes": list(split.notes), "counts": split.show(task)}))
     else:
-        _print(task, drawn)
+        _print(task, split)
 
 
-def _summary(task: Task, drawn: Split) -> dict[str, object]:
-    return {
-        "data": task.name,
-        "clients": len(drawn),
-        "test": len(drawn.test),
-        "digest": drawn.digest(),
-        "notes": list(drawn.notes),
-        "counts": drawn.show(task),
-    }
-
-
-def _print(task: Task, drawn: Split) -> None:
-    rows = drawn.show(task) if task.classes <= COLUMNS else _brief(task, drawn)
+def _print(task: Task, split: Split) -> None:
+    rows = split.show(task) if task.classes <= COLUMNS else _brief(task, split)
     table = Table(title=f"{task.name}: class counts", box=None)
     for column in rows[0]:
         table.add_column(column, justify="right")
@@ -125,13 +115,13 @@ def _print(task: Task, drawn: Split) -> None:
     console.print(table)
     if len(rows) > ROWS:
         console.print(f"... and {len(rows) - ROWS:,} more clients")
-    console.print(repr(drawn))
-    console.print(f"digest {drawn.digest()}")
+    console.print(repr(split))
+    console.print(f"digest {split.digest()}")
 
 
-def _brief(task: Task, drawn: Split) -> list[dict[str, int]]:
-    counts = drawn.counts(task)
-    columns = drawn.sizes, (counts > 0).sum(axis=1), counts.argmax(axis=1), counts.max(axis=1)
+def _brief(task: Task, split: Split) -> list[dict[str, int]]:
+    counts = split.counts(task)
+    columns = split.sizes, (counts > 0).sum(axis=1), counts.argmax(axis=1), counts.max(axis=1)
     names = "client", "samples", "classes", "largest class", "its samples"
     return [
         dict(zip(names, (client, *row), strict=True))

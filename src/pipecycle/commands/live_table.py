@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipecycle.deploy.local.progress import COUNTED, OUTCOMES, Progress
-from pipecycle.schedule.summary import number
+from pipecycle.words import number
 
 
 def table(progress: Progress) -> Group:

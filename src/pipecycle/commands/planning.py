@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import attrs
 import typer
@@ -36,12 +36,13 @@ from pipecycle.commands.shared import (
 from pipecycle.files import writable
 from pipecycle.policies.registry import ELSEWHERE, policy_class
 from pipecycle.policies.settings import described
+from pipecycle.report.picture import picture
 from pipecycle.runs.config import Config
 from pipecycle.runs.planning import model_of, priced_by_model
-from pipecycle.schedule.picture import pipeline
 from pipecycle.schedule.schedule import Schedule
-from pipecycle.schedule.summary import number, sentences, summarise, warnings
+from pipecycle.schedule.summary import flattened, sentences, summarise, warnings
 from pipecycle.screen import lead, screen
+from pipecycle.words import number
 
 
 def plan(
@@ -66,19 +67,8 @@ def plan(
 
     Nothing is trained. Example: pipecycle plan pipecycle --groups 10 --delta 0.5 --set rotation=spread"""
     named(policy, config)
-    given = {
-        "policy.groups": groups,
-        "delta": delta,
-        "world.harvest": harvest,
-        "world.fleet": fleet,
-        "world.clients": clients,
-        "world.session": session,
-        "world.slots": slots,
-        "world.budget": budget,
-        "world.trial": trial,
-        "data.name": data,
-        "train.model": model,
-    }
+    given = {"policy.groups": groups, "delta": delta, "harvest": harvest, "fleet": fleet, "data": data, "model": model}
+    given |= {"clients": clients, "session": session, "slots": slots, "budget": budget, "trial": trial}
     chosen = configured(Config(), config, policy, given, settings(set_ or []))
     if out is not None:
         writable(out)
@@ -92,7 +82,7 @@ def plan(
         why = f"for {chosen.train.model} on {chosen.data.name}; --data, --model or --set upload_ratio=R decide it"
         screen().print(lead("Note:", f" a logit table costs {price}, {why}."))
     if out is not None and not as_json:
-        screen().print(f"saved to {out}", highlight=False)
+        screen().print(f"saved to {out}")
 
 
 def show(
@@ -113,34 +103,26 @@ def diff(
 ) -> None:
     """What differs between two saved schedules; exit code 1 if anything does."""
     first, second = Schedule.load(a), Schedule.load(b)
-    found = first.differences(second)
-    left, right = _flat(summarise(first)), _flat(summarise(second))
+    differs = first.differences(second)
+    left, right = flattened(summarise(first)), flattened(summarise(second))
     figures = {
         key: {"a": left.get(key), "b": right.get(key)}
         for key in [*left, *(key for key in right if key not in left)]
         if left.get(key) != right.get(key)
     }
     if as_json:
-        print(json.dumps({"equal": not found, "differs": found, "figures": figures}))
+        print(json.dumps({"equal": not differs, "differs": differs, "figures": figures}))
     else:
-        console = screen()
-        if not found:
-            console.print("The schedules are identical.")
-        else:
-            table = Table(
-                "figure", str(a), str(b), title=f"{len(found)} columns or settings differ", title_justify="left"
-            )
-            for key, values in figures.items():
-                table.add_row(key, number(values["a"]), number(values["b"]))
-            console.print(table)
-    if found:
+        title = f"{len(differs)} columns or settings differ"
+        table = Table("figure", str(a), str(b), title=title, title_justify="left")
+        for key, values in figures.items():
+            table.add_row(key, number(values["a"]), number(values["b"]))
+        screen().print(table if differs else "The schedules are identical.")
+    if differs:
         raise typer.Exit(1)
 
 
-def policies(
-    policy: PolicyName = None,
-    as_json: Json = False,
-) -> None:
+def policies(policy: PolicyName = None, as_json: Json = False) -> None:
     """The schedulers there are, with every setting: its default, what it means, and what is allowed.
 
     Example: pipecycle policies pipecycle"""
@@ -174,20 +156,10 @@ def _print(schedule: Schedule, as_json: bool, budget: float | None = None) -> No
     console = screen()
     given = ", ".join(f"{key} {value}" for key, value in schedule.meta["settings"].items() if value is not None)
     console.print(lead(schedule.policy, f" ({given})"))
-    console.print(pipeline(schedule, min(console.width, 140)))
+    console.print(picture(schedule, min(console.width, 140)))
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in sentences(figures).items():
         table.add_row(lead(name, ""), value)
-    console.print(table, highlight=False)
+    console.print(table)
     for warning in warnings(figures):
         console.print(lead("Note:", f" {warning}", "bold yellow"), soft_wrap=False)
-
-
-def _flat(figures: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in figures.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipecycle.checks import at_least
-from pipecycle.commands.running import name
+from pipecycle.commands.running import folder_name
 from pipecycle.files import writable, write
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.runs.config import Config
@@ -52,8 +52,8 @@ def studio(
     if port is not None:
         at_least(0, most=65535).of("port", port)
     own, files = list(policy or []), list(harvest or [])
-    for one in own:
-        policy_class(one)
+    for name in own:
+        policy_class(name)
     for spec in files:
         parse_harvest(spec)
     offer = Offer(tuple(own), tuple(files))
@@ -63,22 +63,22 @@ def studio(
     if run is None and files:
         configs = [config.changed({"world.harvest": files[0]}) for config in configs]
     if run is not None and "#" not in run:
-        configs += _chosen([one for one in own if one != configs[0].policy][:1], configs[0], offer)
+        configs += _chosen([name for name in own if name != configs[0].policy][:1], configs[0], offer)
     if out is not None:
         writable(out)
         text = export(offer, configs, view=view_of(run or ""))
         write(out, text)
-        screen().print(f"{out}: {len(text.encode()) / 1e6:.1f} MB", highlight=False, soft_wrap=True)
+        screen().print(f"{out}: {len(text.encode()) / 1e6:.1f} MB", soft_wrap=True)
         return
     link = link_of(configs, view_of(run or ""))
-    serve(Studio(offer, link, _folder, port), browser=not no_open)
+    serve(Studio(offer, link, lambda config: Path("runs") / folder_name(config), port), browser=not no_open)
 
 
 def serve(server: Studio, *, browser: bool) -> None:
     """Until Ctrl-C, which is how a studio ends."""
     console = screen()
     with server:
-        console.print(f"Studio at {server.address}", highlight=False, soft_wrap=True)
+        console.print(f"Studio at {server.address}", soft_wrap=True)
         console.print("Ctrl-C ends it. The address is for you alone; links from the page do not hold its token.")
         if browser:
             webbrowser.open(server.address)
@@ -106,13 +106,9 @@ def _chosen(names: list[str], base: Config, offer: Offer) -> list[Config]:
 
     (shared,) = values_of(link_of([base]))
     world = {key: value for key, value in shared.items() if not key.startswith("policy")}
-    found = []
-    for one in names[:2]:
-        has = "groups" in parameters(policy_class(one)) and "groups" in base.settings
+    configs = []
+    for name in names[:2]:
+        has = "groups" in parameters(policy_class(name)) and "groups" in base.settings
         groups = {"policy.groups": base.settings["groups"]} if has else {}
-        found.append(config_of({"policy": one, **world, **groups}, offer))
-    return found
-
-
-def _folder(config: Config) -> Path:
-    return Path("runs") / name(config)
+        configs.append(config_of({"policy": name, **world, **groups}, offer))
+    return configs

@@ -12,20 +12,18 @@ from typing import Annotated, TypeVar
 import typer
 
 from pipecycle.errors import InputError
-from pipecycle.files import reason, writable, writable_folder, write
+from pipecycle.files import using, writable, writable_folder, write
 from pipecycle.report.tables import check_target, named, summary_rows
 from pipecycle.report.tables import tables as make_tables
 from pipecycle.runs.records import Group, load
 from pipecycle.screen import progress, screen
+from pipecycle.words import plural
 
 Runs = Annotated[
     list[Path],
     typer.Argument(help="Run folders, folders that contain run folders, or saved schedules.", show_default=False),
 ]
-Target = Annotated[
-    float | None,
-    typer.Option(help="Target accuracy in percent; nine tenths of the best if not given."),
-]
+Target = Annotated[float | None, typer.Option(help="Target accuracy in percent; nine tenths of the best if not given.")]
 Only = Annotated[str | None, typer.Option(metavar="NAMES", help="Only these, by name or pattern, separated by commas.")]
 Labels = Annotated[
     list[str] | None,
@@ -59,7 +57,7 @@ def report(
         print(json.dumps({"out": str(out), "bytes": len(text.encode()), "runs": count, "rows": rows}))
     else:
         size = len(text.encode()) / 1e6
-        screen().print(f"{out}: {count} run{'s' * (count != 1)}, {size:.1f} MB", highlight=False, soft_wrap=True)
+        screen().print(f"{out}: {plural(count, 'run')}, {size:.1f} MB", soft_wrap=True)
     if open_:
         webbrowser.open(out.resolve().as_uri())
 
@@ -90,10 +88,8 @@ def figures(
     writable_folder(out)
     groups = load(runs)
     drawings = chosen(drawing.figures(groups, target, labels=names_of(labels, groups)), only)
-    try:
+    with using(out, "written"):
         out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written ({reason(error)})") from None
     made, left = [], {}
     with drawing.figure_style(), progress() as bar:
         for name, draw in bar.track(drawings.items(), description="drawing"):
@@ -112,9 +108,9 @@ def figures(
         print(json.dumps({"files": made, "left_out": left}))
         return
     console = screen()
-    console.print(f"{out}: {len(made)} files", highlight=False, soft_wrap=True)
+    console.print(f"{out}: {len(made)} files", soft_wrap=True)
     for name, why in left.items():
-        console.print(f"{name} was left out: {why}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{name} was left out: {why}", soft_wrap=True)
 
 
 def tables(

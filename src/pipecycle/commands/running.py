@@ -46,9 +46,9 @@ from pipecycle.files import writable_folder
 from pipecycle.runs.config import Config
 from pipecycle.runs.planning import shares_of
 from pipecycle.runs.run import RunFolder, train_folders
-from pipecycle.schedule.summary import number
 from pipecycle.screen import lead, progress, screen
 from pipecycle.stopping import Interrupted
+from pipecycle.words import number
 
 if TYPE_CHECKING:
     from pipecycle.train.engine import Engine
@@ -84,22 +84,9 @@ def run(
 
     A finished run is shown; an interrupted one resumes and ends with the same bits. Example:
     pipecycle run pipecycle+ --groups 5 --data digits --slots 3000 --clients 40"""
-    given = {
-        "policy.groups": groups,
-        "delta": delta,
-        "world.harvest": harvest,
-        "world.fleet": fleet,
-        "world.clients": clients,
-        "world.session": session,
-        "world.slots": slots,
-        "world.budget": budget,
-        "world.trial": trial,
-        "data.name": data,
-        "data.alpha": alpha,
-        "train.model": model,
-        "data.scale": scale,
-        "train.augment": augment,
-    }
+    given = {"policy.groups": groups, "delta": delta, "harvest": harvest, "fleet": fleet, "data": data, "model": model}
+    given |= {"clients": clients, "session": session, "slots": slots, "budget": budget, "trial": trial}
+    given |= {"alpha": alpha, "scale": scale, "augment": augment}
     named(policy, config)
     check_execution(device, save_every)
     chosen = configured(Config(), config, policy, given, settings(set_ or []))
@@ -108,7 +95,7 @@ def run(
 
 def conduct(config: Config, out: Path | None, device: str, save_every: float, fresh: bool, as_json: bool) -> None:
     """Run a configuration in its folder and print the result."""
-    path = out or Path("runs") / name(config)
+    path = out or Path("runs") / folder_name(config)
     console = screen(stderr=as_json)
     writable_folder(path)
     if fresh:
@@ -116,10 +103,10 @@ def conduct(config: Config, out: Path | None, device: str, save_every: float, fr
     folder = RunFolder(path, config)
     for about in (folder.note, folder.damage):
         if about is not None:
-            console.print(f"{about}.", highlight=False, soft_wrap=True)
+            console.print(f"{about}.", soft_wrap=True)
     if folder.finished:
         if not as_json:
-            console.print(f"{path} is already finished (--fresh trains it from scratch).", highlight=False)
+            console.print(f"{path} is already finished (--fresh trains it from scratch).")
     else:
         _train(folder, device, save_every, console)
     figures = folder.result()
@@ -131,15 +118,15 @@ def conduct(config: Config, out: Path | None, device: str, save_every: float, fr
     ended = f" ended ({figures['ended']}) at {final['accuracy']:.1f} % after {reached}"
     console.print(lead(figures["policy"], ended))
     if config.world.budget is not None:
-        console.print(f"Within {number(config.world.budget)} units: {budget['accuracy']:.1f} %.", highlight=False)
-    console.print(f"In {path}: config.toml, schedule.npz, metrics.csv, model.safetensors.", highlight=False)
+        console.print(f"Within {number(config.world.budget)} units: {budget['accuracy']:.1f} %.")
+    console.print(f"In {path}: config.toml, schedule.npz, metrics.csv, model.safetensors.")
 
 
 LONGEST = 200
 """Letters in the name of a folder: file systems take 255 bytes, and temporary files add some."""
 
 
-def name(config: Config) -> str:
+def folder_name(config: Config) -> str:
     """A folder name that says what the run is, and differs wherever the configuration does."""
     words = [config.policy, *(f"{key}-{value}" for key, value in sorted(config.settings.items()))]
     words += [config.data.name, config.world.harvest, f"trial-{config.world.trial}", config.identity()[:8]]
@@ -155,7 +142,7 @@ def _train(folder: RunFolder, device: str, save_every: float, console: Console) 
     def begun(_: Sequence[RunFolder]) -> None:
         if folder.resumed is not None and folder.schedule is not None:
             where = f"slot {number(folder.resumed)} of {number(folder.schedule.slots)}"
-            console.print(f"Resumes from {where}.", highlight=False)
+            console.print(f"Resumes from {where}.")
 
     train = partial(train_folders, [folder], device=device, save_every=save_every, begun=begun)
     try:
@@ -168,7 +155,7 @@ def _train(folder: RunFolder, device: str, save_every: float, console: Console) 
                 task = bar.add_task(f"training {folder.config.policy}", total=None)
                 train(show=lambda engine: bar.update(task, completed=engine.steps_done, total=engine.steps_total))
     except Interrupted as stop:
-        console.print(f"Stopped; run the same command again to resume {folder.path}.", highlight=False)
+        console.print(f"Stopped; run the same command again to resume {folder.path}.")
         raise stopped(stop) from None
 
 

@@ -80,8 +80,7 @@ DataSet = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        help="mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory.",
-        autocompletion=complete_model,
+        help="mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory.", autocompletion=complete_model
     ),
 ]
 PolicyName = Annotated[
@@ -96,8 +95,6 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Start from scratch instead
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
-OPTIONS = {"data.name": "data"}
-"""Options that are not called as the field is."""
 SAID = 1000
 STOPPED = SAID + 130
 """How a command ends that was interrupted and has said how to resume; the program says it for the others."""
@@ -133,12 +130,6 @@ def settings(pairs: list[str]) -> dict[str, Any]:
     return options
 
 
-def is_setting(key: str) -> bool:
-    """Whether the key of a `--set` is about the policy, not about a field of the run."""
-    whole, _ = whole_name(key, 0.5)
-    return "." not in whole or whole.startswith("policy.")
-
-
 def named(policy: str | None, file: Path | None) -> None:
     """Refuse a command that does not say which policy it is about."""
     if policy is None and file is None:
@@ -156,11 +147,11 @@ def configured(
         policy_class(spec.policy)
         config = attrs.evolve(config, policy=spec.policy, settings={})
     options: dict[str, Any] = {}
-    told: dict[str, str] = {}
+    wordings: dict[str, str] = {}
     groups = [
         [(f"policy.{key}", value, f"{key}={value} of {spec.policy}") for key, value in spec.settings.items()],
         [(key, value, f"{key}={value} of {spec.policy}") for key, value in spec.fields.items()],
-        [(key, value, f"--{OPTIONS.get(key, key.split('.')[-1])} {value}") for key, value in given.items()],
+        [(key, value, f"--{key.split('.')[-1]} {value}") for key, value in given.items()],
         [(key, value, f"--set {key}={value}") for key, value in pairs.items()],
     ]
     if given.get("policy.groups") is not None and "groups" not in parameters(policy_class(config.policy)):
@@ -168,18 +159,18 @@ def configured(
     for key, stated, words in [option for group in groups for option in group if option[1] is not None]:
         target, value = whole_name(key, stated)
         target = target if "." in target else f"policy.{target}"
-        if target in told:
-            raise InputError(f"{told[target]} and {words}: give one of them, not both")
-        told[target], options[target] = words, value
+        if target in wordings:
+            raise InputError(f"{wordings[target]} and {words}: give one of them, not both")
+        wordings[target], options[target] = words, value
     if "world.fleet" in options and "world.clients" not in options:
         counts = load_fleet(options["world.fleet"]).counts
-        if counts is not None:  # a command's own default number of clients is no wish of the user's
+        if counts is not None:  # the user asked for the fleet, not for a command's default number of clients
             options["world.clients"] = int(counts.sum())
     config = config.changed(options)
     if config.data.split is not None:
         for target in ("data.alpha", "data.samples", "world.clients"):
-            if target in told:
-                raise InputError(f"{told[target]}: has no effect, {config.data.split} says who holds which samples")
+            if target in wordings:
+                raise InputError(f"{wordings[target]}: has no effect, {config.data.split} says who holds which samples")
     return config
 
 

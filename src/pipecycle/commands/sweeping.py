@@ -34,9 +34,9 @@ from pipecycle.runs.parquet import Results, collect
 from pipecycle.runs.run import RunFolder
 from pipecycle.runs.sweep import check_runs, read_sweep
 from pipecycle.runs.workers import Tally, execute, execute_on_ray
-from pipecycle.schedule.summary import number
 from pipecycle.screen import lead, progress, screen
 from pipecycle.stopping import Interrupted
+from pipecycle.words import number, plural
 
 
 def sweep(
@@ -87,11 +87,9 @@ def sweep(
         if as_json:
             print(json.dumps(attrs.asdict(expected)))
         else:
-            console.print(
-                f"{number(expected.runs)} runs, {number(expected.finished)} of them finished; "
-                f"{number(expected.steps)} client-steps to go{how_long(expected, folders)}",
-                highlight=False,
-            )
+            finished = f"{number(expected.runs)} runs, {number(expected.finished)} of them finished"
+            steps = f"{number(expected.steps)} client-steps to go{how_long(expected, folders)}"
+            console.print(f"{finished}; {steps}")
         return
     failed = carry_out(
         folders, console, device=device, workers=workers, ray=on == "ray", address=address, save_every=save_every
@@ -101,8 +99,8 @@ def sweep(
     if as_json:
         print(json.dumps({"runs": len(folders), "finished": done, "failed": failed, "rows": rows, "folder": str(home)}))
     else:
-        console.print(f"{number(done)} of {number(len(folders))} runs finished.", highlight=False)
-        console.print(f"In {home}: {number(rows)} evaluations in results.parquet and results.csv.", highlight=False)
+        console.print(f"{number(done)} of {number(len(folders))} runs finished.")
+        console.print(f"In {home}: {number(rows)} evaluations in results.parquet and results.csv.")
         tell_failed(console, failed)
     if failed:
         raise typer.Exit(1)
@@ -126,19 +124,20 @@ def carry_out(
         sentences = [sentence for sentence in about if sentence is not None]
         if sentences:
             more = f" (and {number(len(sentences) - 1)} more)" if len(sentences) > 1 else ""
-            console.print(f"{sentences[0]}{more}.", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"{sentences[0]}{more}.", soft_wrap=True)
     count = sum(not folder.finished for folder in folders)
     with progress() as bar:
-        task = bar.add_task(f"starting {_runs(count)}", total=None, visible=count > 0)
+        runs = plural(count, "run")
+        task = bar.add_task(f"starting {runs}", total=None, visible=count > 0)
         said = 0
 
         def watch(tally: Tally) -> None:
             nonlocal said
             done, total = sum(tally.done.values()), sum(tally.total.values())
-            words = f"training {_runs(count)}" if total else f"starting {_runs(count)}"
-            bar.update(task, description=words, completed=done, total=total or None)
+            words = "training" if total else "starting"
+            bar.update(task, description=f"{words} {runs}", completed=done, total=total or None)
             for note in tally.notes[said:]:
-                bar.console.print(note, highlight=False, markup=False, soft_wrap=True)
+                bar.console.print(note, soft_wrap=True)
             said = len(tally.notes)
 
         try:
@@ -147,12 +146,8 @@ def carry_out(
             return execute(folders, device=device, workers=workers, save_every=save_every, watch=watch, tally=tally)
         except Interrupted as stop:
             bar.stop()
-            console.print("Stopped; run the same command again to resume.", highlight=False)
+            console.print("Stopped; run the same command again to resume.")
             raise stopped(stop) from None
-
-
-def _runs(count: int) -> str:
-    return f"{number(count)} run{'s' * (count != 1)}"
 
 
 def clear_all(paths: Iterable[Path], console: Console) -> None:
@@ -164,7 +159,7 @@ def clear_all(paths: Iterable[Path], console: Console) -> None:
 
 
 def check_data(folders: list[RunFolder]) -> None:
-    """If no run has its data there is no use in beginning; one that has none among others is told at the end."""
+    """Refuse at once if no run has its data; if only some lack theirs, the end of the sweep says so."""
     sets = [CATALOGUE.get(folder.config.data.name) for folder in folders if not folder.finished]
     if sets and all(entry is not None and not entry.cached() for entry in sets):
         assert sets[0] is not None
@@ -177,13 +172,11 @@ def foresee(folders: list[RunFolder], *, device: str, workers: int | None) -> Es
     there = all(entry is None or entry.cached() for entry in sets)
     with progress() as bar:
         task = bar.add_task(f"planning every run{', then training for some seconds' * there}", total=None)
-        return estimate(
-            folders,
-            device=device,
-            workers=workers,
-            measure=there,
-            tell=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+
+        def tell(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        return estimate(folders, device=device, workers=workers, measure=there, tell=tell)
 
 
 def how_long(expected: Estimate, folders: Sequence[RunFolder]) -> str:
@@ -192,7 +185,10 @@ def how_long(expected: Estimate, folders: Sequence[RunFolder]) -> str:
         entries = (CATALOGUE.get(folder.config.data.name) for folder in folders)
         missing = next(entry for entry in entries if entry is not None and not entry.cached())
         return f"; how long that takes can be measured once `{missing.command}` has put {missing.name} into the cache."
-    return f" at {number(round(expected.steps_per_second))} per second here: about {duration(expected.seconds)}."
+    seconds = expected.seconds
+    duration = f"{max(1, round(seconds))} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+    duration = duration if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    return f" at {number(round(expected.steps_per_second))} per second here: about {duration}."
 
 
 def tell_failed(console: Console, failed: Mapping[str, str]) -> None:
@@ -214,19 +210,7 @@ def save_results(folders: list[RunFolder], home: Path) -> int:
     return len(frame)
 
 
-def duration(seconds: float) -> str:
-    """Seconds as people say them."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def config(
-    policy: PolicyName = None,
-    file: ConfigFile = None,
-    set_: Settings = None,
-    as_json: Json = False,
-) -> None:
+def config(policy: PolicyName = None, file: ConfigFile = None, set_: Settings = None, as_json: Json = False) -> None:
     """The whole configuration that a run would have, with a sentence for each field.
 
     What it prints is a valid configuration file."""

@@ -84,15 +84,8 @@ def theory(
             raise InputError("--steps: needs --figure, the file to draw")
         _draw_steps(steps, figure, kind)
         return
-    given = {
-        "delta": delta,
-        "world.harvest": harvest,
-        "world.clients": clients,
-        "world.session": session,
-        "world.slots": slots,
-        "world.trial": trial,
-        "train.lr": lr,
-    }
+    given = {"delta": delta, "harvest": harvest, "clients": clients, "session": session, "slots": slots}
+    given |= {"trial": trial, "train.lr": lr}
     known = _constants(L=smoothness, sigma2=sigma2, alpha=alpha, beta=beta, omega2=omega2, f0_gap=gap)
     wanted = None if groups is None else _numbers(groups)
     with progress() as bar:
@@ -120,7 +113,7 @@ def theory(
             console.rule()
         show(study, console)
     if figure is not None:
-        console.print(f"Figure: {figure}", highlight=False, soft_wrap=True)
+        console.print(f"Figure: {figure}", soft_wrap=True)
 
 
 def _draw_steps(results: Path, figure: Path, kind: str) -> None:
@@ -130,7 +123,7 @@ def _draw_steps(results: Path, figure: Path, kind: str) -> None:
     curves = read(results)
     with figure_style():
         write(figure, save(draw(curves), kind))
-    screen().print(f"Figure: {figure}", highlight=False, soft_wrap=True)
+    screen().print(f"Figure: {figure}", soft_wrap=True)
 
 
 def _plans(config: Config, groups: list[int], bar: Progress) -> tuple[Planned, ...]:

@@ -9,7 +9,7 @@ from pipecycle.data.catalogue import CATALOGUE, Entry
 from pipecycle.data.exchange import load as load_split
 from pipecycle.data.exchange import save as save_split
 from pipecycle.data.fetcher import fetch
-from pipecycle.data.partition import dirichlet, held_out, iid
+from pipecycle.data.partition import dirichlet, drawn, held_out, iid
 from pipecycle.data.scale import Scale
 from pipecycle.data.sets import load
 from pipecycle.data.split import Split
@@ -26,6 +26,7 @@ __all__ = [
     "Views",
     "cache_root",
     "dirichlet",
+    "drawn",
     "fetch",
     "held_out",
     "iid",

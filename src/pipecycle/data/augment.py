@@ -55,7 +55,7 @@ class Augment:
 
 
 def augmentation(text: str | Augment | None) -> Augment | None:
-    """From its text; None and `none` are no augmentation."""
+    """From its text; None and `none` mean no augmentation."""
     if text is None or text == "none":
         return None
     if isinstance(text, Augment):

@@ -15,7 +15,7 @@ from pipecycle.data.partition import held_out
 from pipecycle.data.split import Split
 from pipecycle.data.task import Task
 from pipecycle.errors import InputError, shown
-from pipecycle.files import reason, write
+from pipecycle.files import using, write
 
 
 def save(split: Split, path: str | Path) -> None:
@@ -72,26 +72,21 @@ def _from_npz(path: Path, task: Task, trial: int) -> Split:
 
 def _from_json(path: Path, task: Task, trial: int) -> Split:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
-    except OSError as error:
-        raise InputError(f"cannot be read ({reason(error)})") from None
+        with using(path, "read"):
+            content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
     except InputError:
         raise
     except (ValueError, RecursionError) as error:  # of its encoding, of json, or a number of thousands of digits
         raise InputError(f"is not json ({shown(error, 200)})") from None
-    test: ArrayLike | None = None
-    held: ArrayLike | None = None
-    notes: list[Any] = []
-    if isinstance(content, dict) and "clients" in content:
-        test, held, notes = content.get("test"), content.get("validation"), content.get("notes") or []
-        content = content["clients"]
+    about = content if isinstance(content, dict) and "clients" in content else {"clients": content}
+    content, notes = about["clients"], about.get("notes") or []
     if not isinstance(notes, list):
         raise InputError("notes needs to be a list of sentences")
     if isinstance(content, dict):
         content = _numbered(content)
     if not isinstance(content, list):
         raise InputError("needs a map of client to indices")
-    return _assemble(content, test, held, notes, task, trial)
+    return _assemble(content, about.get("test"), about.get("validation"), notes, task, trial)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

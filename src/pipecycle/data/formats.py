@@ -12,7 +12,7 @@ from pipecycle.arrays import read_arrays
 from pipecycle.data.scale import Bytes
 from pipecycle.data.task import Task
 from pipecycle.errors import InputError
-from pipecycle.files import reason
+from pipecycle.files import reason, using
 from pipecycle.world.streams import Ints
 
 RECORD = 1 + 3 * 32 * 32
@@ -37,10 +37,8 @@ def read_idx(path: Path) -> Bytes:
 
 def read_batch(path: Path) -> tuple[Bytes, Ints]:
     """Images and labels of one of CIFAR-10's binary batches."""
-    try:
+    with using(path, "read"):
         content = np.fromfile(path, np.uint8)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({reason(error)})") from None
     if not len(content) or len(content) % RECORD:
         raise InputError(f"{path}: has {len(content):,} bytes, which is no number of {RECORD}-byte images")
     records = content.reshape(-1, RECORD)

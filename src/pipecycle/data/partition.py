@@ -6,10 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipecycle.checks import at_least, number
-from pipecycle.data.shares import Floats, labels, log_gammas, weights
+from pipecycle.data.shares import labels, log_gammas, weights
 from pipecycle.data.split import Split
 from pipecycle.data.task import Task
 from pipecycle.errors import InputError
+from pipecycle.world.lineage import Floats
 from pipecycle.world.streams import Ints, Words, raw, streams
 
 SAMPLES, TEST = 300, 1000
@@ -22,7 +23,7 @@ _IID, _SHARES, _LABELS, _POOL, _TEST, _VALIDATION = range(6)
 def iid(task: Task, clients: int, samples: int | None = None, trial: int = 0, validation: int = 0) -> Split:
     """Disjoint random shares of `samples` each, by default min(300, train // clients).
 
-    `validation` training samples are held back first, and go to nobody."""
+    `validation` training samples are held back first; no client gets them."""
     held = _held_back(task, validation, trial)
     samples = _samples(task, clients, samples, len(held))
     order = streams(trial)("split", _IID).permutation(len(task.y_train))
@@ -37,7 +38,7 @@ def dirichlet(
 
     Samples of a class are taken without replacement; once it has run out, a client's shares are renormalised
     over the classes that are left.  They always can be: as logarithms no share is ever 0.  `validation` training
-    samples are held back first, and go to nobody."""
+    samples are held back first; no client gets them."""
     held = _held_back(task, validation, trial)
     samples = _samples(task, clients, samples, len(held))
     ALPHA.of("alpha", alpha)
@@ -55,6 +56,15 @@ def dirichlet(
         pool[:] = pool[draw("split", _POOL, int(label)).permutation(len(pool))]
     begins = offsets + np.cumsum(counts, axis=0) - counts
     return _split(pools[_ranges(begins.ravel(), counts.ravel())].reshape(clients, samples), task, trial, held, notes)
+
+
+def drawn(
+    task: Task, clients: int, samples: int | None, alpha: float | None, trial: int = 0, validation: int = 0
+) -> Split:
+    """`iid` without an alpha, `dirichlet` with one."""
+    if alpha is None:
+        return iid(task, clients, samples, trial, validation)
+    return dirichlet(task, clients, samples, alpha, trial, validation)
 
 
 def _fill(logs: Floats, words: Words, stock: Ints) -> tuple[Ints, tuple[str, ...]]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pipecycle.errors import InputError
 
-Floats = NDArray[np.float32]
+Floats32 = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
 
@@ -21,7 +21,7 @@ class Scale:
     peak: float = 255.0
     """The raw value of white."""
 
-    def __call__(self, raw: Bytes) -> Floats:
+    def __call__(self, raw: Bytes) -> Floats32:
         tables = self._tables()
         out = np.empty(raw.shape, np.float32)
         if len(tables) == 1:
@@ -36,7 +36,7 @@ class Scale:
         """What a raw 0 becomes."""
         return tuple(float(table[0]) for table in self._tables())
 
-    def _tables(self) -> list[Floats]:
+    def _tables(self) -> list[Floats32]:
         """What each of the 256 bytes becomes, by channel."""
         levels = np.arange(256) / self.peak
         pairs = zip(self.mean, self.deviation, strict=True)

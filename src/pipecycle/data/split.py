@@ -61,7 +61,7 @@ class Split:
         return np.diff(self.starts)
 
     def used(self, session: ArrayLike, batch: int) -> Ints:
-        """Samples that a session of so many steps uses, by client: what its update is weighed by."""
+        """Samples that a session of `session` steps uses, by client: the weight of its update."""
         return np.asarray(session) * np.minimum(batch, self.sizes)
 
     def check(self, task: Task, overlap: bool = False) -> Split:
@@ -97,7 +97,7 @@ class Split:
         return evolve(self, validation=streams(trial)("validation").sample(free, count))
 
     def trimmed(self, sizes: Ints, trial: int) -> Split:
-        """With so many samples of every client, drawn from those that it has."""
+        """With `sizes` samples of the clients, drawn from those that they have."""
         if (sizes > self.sizes).any():
             raise InputError(f"samples = {int(sizes.max())}: the clients have {int(self.sizes.min())} each")
         draw = streams(trial)

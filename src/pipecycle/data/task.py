@@ -8,14 +8,14 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import ArrayLike, NDArray
 
-from pipecycle.data.scale import UNIT, Floats, Scale, measured, named_scale
+from pipecycle.data.scale import UNIT, Floats32, Scale, measured, named_scale
 from pipecycle.errors import InputError
 from pipecycle.world.streams import Ints
 
 MOST_CLASSES = 1 << 16
 
 
-def _features(array: NDArray[Any], name: str, scale: Scale) -> Floats:
+def _features(array: NDArray[Any], name: str, scale: Scale) -> Floats32:
     if array.dtype.kind not in "fiub":
         raise InputError(f"{name} has type {array.dtype}: needs numbers")
     if array.ndim not in (2, 4):
@@ -78,9 +78,9 @@ class Task:
     the largest one plus one.
     """
 
-    x_train: Floats
+    x_train: Floats32
     y_train: Ints
-    x_test: Floats
+    x_test: Floats32
     y_test: Ints
     classes: int = 0
     name: str = "arrays"
@@ -106,7 +106,7 @@ class Task:
 
     @property
     def black(self) -> tuple[float, ...]:
-        """What a raw 0 has become, once or for each channel; 0 where samples are no bytes."""
+        """What a raw 0 has become, once or for each channel; 0 where samples are not bytes."""
         return self.scale.black if isinstance(self.scale, Scale) else (0.0,)
 
     @property

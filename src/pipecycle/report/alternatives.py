@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pipecycle.report.tables import Summary, to_target
 from pipecycle.runs.records import Group
-from pipecycle.schedule.summary import PURPOSES, number
+from pipecycle.schedule.summary import PURPOSES
+from pipecycle.words import number
 
 
 def alternatives(groups: Sequence[Group], rows: Sequence[Summary], data: dict[str, Any]) -> dict[str, str]:
@@ -16,18 +17,24 @@ def alternatives(groups: Sequence[Group], rows: Sequence[Summary], data: dict[st
     panels = data["panels"]
     words = {}
     for axis, unit in (("slot", "slots"), ("energy", "units of energy")):
-        ends = [
+        ends = (
             f"{label} ends at {line['mean'][-1]:.1f} % after {number(line['x'][-1])} {unit}"
             for label, line in zip(labels, data["curves"][axis], strict=True)
             if line is not None
-        ]
-        words[axis] = f"{'; '.join(ends)}." if ends else "Nothing was trained."
+        )
+        words[axis] = _joined(ends, "Nothing was trained.")
     words["differences"] = "; ".join(_apart(line, labels) for line in data["differences"]) + "."
-    words["classes"] = _known(labels, [panel["classes"] for panel in panels], _classes)
-    words["clients"] = _known(
-        labels,
-        [panel["clients"]["y"] for panel in panels],
-        lambda values: f"{values[0]:.1f} % for the worst served client, {values[-1]:.1f} % for the best",
+    named = list(zip(labels, panels, strict=True))
+    words["classes"] = _joined(
+        (f"{label}: {_classes(panel['classes'])}" for label, panel in named if panel["classes"]), "Not known."
+    )
+    words["clients"] = _joined(
+        (
+            f"{label}: {y[0]:.1f} % for the worst served client, {y[-1]:.1f} % for the best"
+            for label, panel in named
+            if (y := panel["clients"]["y"])
+        ),
+        "Not known.",
     )
     held = data["holdings"]
     words["holdings"] = (
@@ -36,28 +43,24 @@ def alternatives(groups: Sequence[Group], rows: Sequence[Summary], data: dict[st
         if "z" in held
         else "Not known."
     )
-    words["target"] = _each(
-        rows,
-        lambda row: (
-            "-"
-            if row["reached"] is None
-            else f"{row['label']} {to_target(row)} units"
-            if row["reached"]
-            else f"{row['label']} did not reach it"
-        ),
+    words["target"] = _joined(
+        f"{row['label']} {to_target(row)} units" if row["reached"] else f"{row['label']} did not reach it"
+        for row in rows
+        if row["reached"] is not None
     )
-    words["purpose"] = _each(rows, lambda row: f"{row['label']} {_percent(row)}")
-    words["coverage"] = _pairs(labels, panels, lambda panel: f"{panel['coverage']['y'][-1]} clients at the end")
-    words["lag"] = _each(rows, lambda row: f"{row['label']} {number(row['lag_mean'])} on average")
-    words["participation"] = _pairs(
-        labels,
-        panels,
-        lambda panel: (
-            f"{panel['participation']['y'][0]} sessions of the busiest client, "
-            f"{panel['participation']['y'][-1]} of the least busy"
-        ),
+    words["purpose"] = _joined(f"{row['label']} {_percent(row)}" for row in rows)
+    words["coverage"] = _joined(f"{label}: {panel['coverage']['y'][-1]} clients at the end" for label, panel in named)
+    words["lag"] = _joined(f"{row['label']} {number(row['lag_mean'])} on average" for row in rows)
+    words["participation"] = _joined(
+        f"{label}: {counts[0]} sessions of the busiest client, {counts[-1]} of the least busy"
+        for label, counts in ((label, panel["participation"]["y"]) for label, panel in named)
     )
     return words
+
+
+def _joined(texts: Iterable[str], nothing: str = "Nothing to show.") -> str:
+    text = "; ".join(texts)
+    return f"{text}." if text else nothing
 
 
 def _apart(line: dict[str, Any], labels: Sequence[str]) -> str:
@@ -76,21 +79,7 @@ def _classes(values: Sequence[float | None]) -> str:
     return f"{min(known):.0f} to {max(known):.0f} %" if known else "not known"
 
 
-def _known(labels: Sequence[str], values: Sequence[Any], say: Callable[[Any], str]) -> str:
-    said = [f"{label}: {say(value)}" for label, value in zip(labels, values, strict=True) if value]
-    return f"{'; '.join(said)}." if said else "Not known."
-
-
-def _each(rows: Sequence[Summary], say: Callable[[Summary], str]) -> str:
-    said = [text for text in map(say, rows) if text != "-"]
-    return f"{'; '.join(said)}." if said else "Nothing to show."
-
-
-def _pairs(labels: Sequence[str], panels: Sequence[dict[str, Any]], say: Callable[[dict[str, Any]], str]) -> str:
-    return "; ".join(f"{label}: {say(panel)}" for label, panel in zip(labels, panels, strict=True)) + "."
-
-
 def _percent(row: Summary) -> str:
     spent = row["spent"] or 1
-    told = [key for key in PURPOSES if key in ("training", "to_hub", "to_server") or row[key]]
-    return ", ".join(f"{100 * row[key] / spent:.0f} % {PURPOSES[key]}" for key in told)
+    keys = [key for key in PURPOSES if key in ("training", "to_hub", "to_server") or row[key]]
+    return ", ".join(f"{100 * row[key] / spent:.0f} % {PURPOSES[key]}" for key in keys)

@@ -10,6 +10,7 @@ from attrs import frozen
 
 from pipecycle.arrays import read_arrays
 from pipecycle.errors import InputError
+from pipecycle.results import evenly
 from pipecycle.runs.records import Record
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.world.energy import UNIT, quanta
@@ -27,12 +28,16 @@ class Levels:
     level: Ints
 
     def binned(self, most: int) -> tuple[Floats, list[str]]:
-        """Units, clients x time, at most so many rows (means over neighbouring clients), and the rows' names."""
-        clients = self.level.shape[1]
-        edges = np.linspace(0, clients, min(most, clients) + 1).astype(int)
-        sums = np.add.reduceat(self.level, edges[:-1], axis=1) / UNIT
-        names = [f"{a}" if b - a == 1 else f"{a} to {b - 1}" for a, b in pairwise(edges.tolist())]
-        return np.asarray((sums / np.diff(edges)).T, np.float64), names
+        """Units, clients x time, in at most `most` rows, and the rows' names."""
+        means, names = binned(self.level.T, most)
+        return means / UNIT, names
+
+
+def binned(clients: Ints | Floats, most: int) -> tuple[Floats, list[str]]:
+    """Rows, one per client, as at most `most` means over neighbouring clients, and their names."""
+    edges = np.linspace(0, len(clients), min(most, len(clients)) + 1).astype(int)
+    names = [f"{a}" if b - a == 1 else f"{a} to {b - 1}" for a, b in pairwise(edges.tolist())]
+    return np.asarray(np.add.reduceat(clients, edges[:-1], axis=0) / np.diff(edges)[:, None], np.float64), names
 
 
 def levels(record: Record, moments: int = 200) -> Levels:
@@ -48,8 +53,7 @@ def levels(record: Record, moments: int = 200) -> Levels:
         raise InputError("energy overflowed, but without the run folder the battery capacity is unknown")
     capacity = None if world is None else int(quanta(world.capacity))
     initial = None if world is None else int(quanta(world.initial))
-    moments = max(2, min(moments, schedule.slots, 20_000_000 // schedule.clients))
-    slots = np.unique(np.linspace(0, schedule.slots - 1, moments).round().astype(np.int64))
+    slots = evenly(schedule.slots, max(2, min(moments, 20_000_000 // schedule.clients)))
     level = replay(schedule, harvest, slots, capacity, initial)
     if not np.array_equal(level[-1], schedule.energy.level):
         raise InputError("the replayed levels do not end where the schedule says (costs that differ by client?)")
@@ -62,7 +66,7 @@ def lived(schedule: Schedule, path: Path, moments: int) -> Levels:
     clients = schedule.clients
     if level is None or level.ndim != 2 or level.shape[1] != clients or not len(level) or level.dtype.kind not in "iu":
         raise InputError(f"{path}: needs an array `level` of slots x {clients} clients")
-    slots = np.unique(np.linspace(0, len(level) - 1, max(2, moments)).round().astype(np.int64))
+    slots = evenly(len(level), max(2, moments))
     return Levels(slots, level[slots].astype(np.int64))
 
 

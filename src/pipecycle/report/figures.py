@@ -16,7 +16,7 @@ from pipecycle.report.battery import levels
 from pipecycle.report.holdings import class_accuracy
 from pipecycle.report.lanes import letter, pipeline
 from pipecycle.report.mixing import mixing
-from pipecycle.report.payload import coverage, differences, lag, participation
+from pipecycle.report.payload import common_budget, coverage, differences, lag, participation
 from pipecycle.report.styles import CHAINS, Style, styles_of
 from pipecycle.report.tables import Summary, always, default_target, named, summary_rows
 from pipecycle.results import Axis, mean_curve
@@ -95,6 +95,14 @@ def save(figure: Figure, kind: str, dpi: float | None = None) -> bytes:
     return data.getvalue()
 
 
+def blank(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
+    """A new figure, its size in inches, and its pane or panes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height))
+    return figure, figure.subplots(rows, columns, **options)
+
+
 class _Figures:
     def __init__(self, groups: Sequence[Group], rows: Sequence[Summary], references: Mapping[str, float]) -> None:
         self.groups, self.rows, self.references = groups, rows, references
@@ -105,10 +113,8 @@ class _Figures:
         return zip(self.groups, self.styles, strict=True)
 
     def accuracy(self, axes: Sequence[Axis]) -> Figure:
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(SINGLE if len(axes) == 1 else DOUBLE, 2.9))
-        panes = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
+        width = SINGLE if len(axes) == 1 else DOUBLE
+        figure, ((*panes,),) = blank(width, 2.9, 1, len(axes), sharey=True, squeeze=False)
         for pane, axis in zip(panes, axes, strict=True):
             self._curves(pane, axis)
         panes[0].set_ylabel("test accuracy (%)")
@@ -127,8 +133,7 @@ class _Figures:
         for name, value in self.references.items():
             pane.axhline(value, color="#666666", linewidth=0.7, linestyle=":")
             pane.annotate(name, (0.01, value), xycoords=("axes fraction", "data"), fontsize=6, va="bottom")
-        budgets = {group.facts.get("world.budget") for group in self.groups}
-        if axis == "energy" and len(budgets) == 1 and (budget := budgets.pop()) is not None:
+        if axis == "energy" and (budget := common_budget(self.groups)) is not None:
             pane.axvline(budget, color="#666666", linewidth=0.7, linestyle=":")
         pane.set_xlabel("slots" if axis == "slot" else "energy spent by the fleet (units)")
         pane.set_xlim(left=0)
@@ -155,12 +160,9 @@ class _Figures:
         return figure
 
     def classes(self) -> Figure:
-        from matplotlib.figure import Figure
-
-        known = [(group.label, found) for group in self.groups if (found := class_accuracy(group)) is not None]
+        known = [(group.label, row) for group in self.groups if (row := class_accuracy(group)) is not None]
         values = np.array([row for _, row in known])
-        figure = Figure(figsize=(DOUBLE, 0.6 + 0.24 * len(known)))
-        pane = figure.subplots()
+        figure, pane = blank(DOUBLE, 0.6 + 0.24 * len(known))
         low = min(0.9 * np.nanmax(values), np.nanmin(values))
         pane.imshow(values, cmap="Blues", aspect="auto", vmin=low, vmax=110)
         for (row, column), value in np.ndenumerate(values):
@@ -176,11 +178,8 @@ class _Figures:
 
     def mixing(self, group: Group) -> Figure:
         """Which chains every adopted model comes from."""
-        from matplotlib.figure import Figure
-
         made = mixing(group.example.schedule)
-        figure = Figure(figsize=(SINGLE, 1.9))
-        pane = figure.subplots()
+        figure, pane = blank(SINGLE, 1.9)
         x, bottom = np.arange(1, len(made.slot) + 1), np.zeros(len(made.slot))
         for chain, share in zip(made.chain.tolist(), made.share, strict=True):
             colour = CHAINS[(chain - 1) % len(CHAINS)] if chain else "#bbbbbb"
@@ -225,11 +224,8 @@ class _Figures:
         return figure
 
     def _bars(self, labels: Sequence[str] | None = None) -> tuple[Figure, Axes]:
-        from matplotlib.figure import Figure
-
         labels = [group.label for group in self.groups] if labels is None else labels
-        figure = Figure(figsize=(SINGLE, 0.9 + 0.22 * len(labels)))
-        pane = figure.subplots()
+        figure, pane = blank(SINGLE, 0.9 + 0.22 * len(labels))
         pane.set_yticks(range(len(labels)), labels)
         pane.set_ylim(len(labels) - 0.4, -0.6)
         pane.grid(axis="y", visible=False)
@@ -249,10 +245,7 @@ class _Figures:
         return self._lines(counts, "clients, busiest first", "sessions")
 
     def _lines(self, lines: Sequence[dict[str, Any]], x: str, y: str, steps: str = "default") -> Figure:
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(SINGLE, 2.7))
-        pane = figure.subplots()
+        figure, pane = blank(SINGLE, 2.7)
         for values, (group, style) in zip(lines, self._each(), strict=True):
             every = max(1, len(values["x"]) // 8)
             pane.plot(values["x"], values["y"], drawstyle=steps, markevery=every, label=group.label, **drawn(style))
@@ -272,15 +265,12 @@ class _Figures:
         )  # fmt: skip
 
     def pipeline(self, group: Group) -> Figure:
-        from matplotlib.figure import Figure
-
         drawing = pipeline(group.example.schedule)
         until = drawing.first + drawing.view
         bars = [bar for bar in drawing.bars if bar.start < until]
         rows = max((bar.lane for bar in bars), default=0) + 1 if drawing.by == "group" else len(drawing.lanes)
         server = rows + max(0.1, rows / 30)
-        figure = Figure(figsize=(DOUBLE, 0.8 + (0.26 if rows <= 16 else 0.075) * (rows + 1)))
-        pane = figure.subplots()
+        figure, pane = blank(DOUBLE, 0.8 + (0.26 if rows <= 16 else 0.075) * (rows + 1))
         for bar in bars:
             colour = CHAINS[(bar.chain - 1) % len(CHAINS)] if bar.chain else "#bbbbbb"
             pane.barh(
@@ -289,7 +279,7 @@ class _Figures:
             )  # fmt: skip
             middle = (bar.start + min(bar.end + 1, until)) / 2
             if rows <= 16 and min(bar.end + 1, until) - bar.start > drawing.view / 60:
-                pane.text(middle, bar.lane, letter(bar.chain), ha="center", va="center", fontsize=6.5)
+                pane.text(middle, bar.lane, bar.letter, ha="center", va="center", fontsize=6.5)
         for handover in drawing.handovers:
             if handover.end < until:
                 arrow = {"arrowstyle": "-|>", "linewidth": 0.8 if handover.main else 0.3, "color": "black"}
@@ -318,12 +308,9 @@ class _Figures:
         return max(1.0, float(np.percentile(np.concatenate(known), 99)) / UNIT)
 
     def battery(self, group: Group) -> Figure:
-        from matplotlib.figure import Figure
-
         known = levels(group.example)
         units, names = known.binned(200)
-        figure = Figure(figsize=(SINGLE, 2.3))
-        pane = figure.subplots()
+        figure, pane = blank(SINGLE, 2.3)
         extent = (0.0, float(group.example.schedule.slots), -0.5, known.level.shape[1] - 0.5)
         image = pane.imshow(
             units, cmap="cividis", aspect="auto", origin="lower", extent=extent, interpolation="nearest",

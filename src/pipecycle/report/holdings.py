@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
-from attrs import frozen
 
 from pipecycle.errors import InputError
 from pipecycle.runs.planning import shares_of, task_of
@@ -13,23 +10,9 @@ from pipecycle.runs.records import Group, Record
 from pipecycle.world.lineage import Floats
 
 
-@frozen(eq=False)
-class Holdings:
-    """`share[i, c]` is the part of client i's samples that class c is; every row sums to 1."""
-
-    share: Floats
-
-    def binned(self, most: int) -> tuple[Floats, list[str]]:
-        """Percent, classes x clients, at most so many columns (means over neighbouring clients), and their names."""
-        clients = len(self.share)
-        edges = np.linspace(0, clients, min(most, clients) + 1).astype(int)
-        sums = np.add.reduceat(self.share, edges[:-1], axis=0) / np.diff(edges)[:, None]
-        names = [f"{a}" if b - a == 1 else f"{a} to {b - 1}" for a, b in pairwise(edges.tolist())]
-        return np.asarray(100 * sums.T), names
-
-
-def holdings(record: Record) -> Holdings:
-    """The classes of every client, from the data and the trial; refused where they are not known here."""
+def holdings(record: Record) -> Floats:
+    """The part of each client's samples that each class is, clients x classes, from the data and the trial; refused
+    where they are not known here."""
     config = record.config
     if config is None:
         raise InputError("a schedule does not say which data its clients hold")
@@ -37,7 +20,7 @@ def holdings(record: Record) -> Holdings:
         raise InputError("this was a live run: only its nodes know which data they hold")
     task, split = task_of(config), shares_of(config)
     counts = split.counts(task).astype(np.float64)
-    return Holdings(counts / counts.sum(axis=1, keepdims=True))
+    return np.asarray(counts / counts.sum(axis=1, keepdims=True))
 
 
 def class_accuracy(group: Group) -> Floats | None:
@@ -51,15 +34,15 @@ def class_accuracy(group: Group) -> Floats | None:
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
-def client_accuracy(record: Record, held: Holdings) -> Floats | None:
+def client_accuracy(record: Record, share: Floats) -> Floats | None:
     """The accuracy of the server's model on every client's mix of classes: that of each class, weighted by how much of
     it the client holds.  No client's own samples are looked at."""
     shown = record.metrics
     if shown is None or shown.by_class is None or record.ended is None:
         return None
     accuracy = shown.by_class[shown.at_budget]
-    if len(accuracy) != held.share.shape[1] or np.isnan(accuracy).all():
+    if len(accuracy) != share.shape[1] or np.isnan(accuracy).all():
         return None
-    weight = np.where(np.isfinite(accuracy), held.share, 0.0)
+    weight = np.where(np.isfinite(accuracy), share, 0.0)
     total = weight.sum(axis=1)
     return np.where(total > 0, weight @ np.nan_to_num(accuracy) / np.where(total > 0, total, 1.0), np.nan)

@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 import numpy as np
 from attrs import frozen
 
+from pipecycle.results import evenly
 from pipecycle.schedule.schedule import Schedule, Status
 from pipecycle.world.lineage import Kind
 from pipecycle.world.streams import Ints
@@ -26,6 +27,10 @@ class Bar:
     state: str
     """`used`, `unused` or `flying` (still training when the record ends)."""
     about: str
+
+    @property
+    def letter(self) -> str:
+        return letter(self.chain)
 
 
 @frozen
@@ -68,13 +73,13 @@ def letter(chain: int) -> str:
     return name or "·"
 
 
-def pipeline(schedule: Schedule, most: int = 500, clients: int = 40) -> Pipeline:
+def pipeline(schedule: Schedule, most: int = 500, clients: int = 40, *, handovers: bool = True) -> Pipeline:
     """The first `most` groups, or (policies without groups) sessions of up to `clients` clients, evenly picked."""
     grouping = schedule.meta["grouping"]
     sessions = schedule.sessions
     group = group_numbers(schedule)
     if grouping is None:
-        picked = np.unique(np.linspace(0, schedule.clients - 1, min(clients, schedule.clients)).round().astype(int))
+        picked = evenly(schedule.clients, clients)
         kept = np.flatnonzero(np.isin(sessions.client, picked))[:most]
     else:
         # Groups are numbered in the order of their first session.
@@ -91,7 +96,7 @@ def pipeline(schedule: Schedule, most: int = 500, clients: int = 40) -> Pipeline
         Bar(lane, start, end, chain, state, about)
         for lane, (start, end, chain, state, about, _) in zip(lane_of, bars, strict=True)
     )
-    passed = () if grouping is None else _handovers(schedule, group, kept, place, drawn)
+    passed = _handovers(schedule, group, kept, place, drawn) if handovers and grouping is not None else ()
     first = min((bar.start for bar in drawn), default=0)
     # Beyond the last bar that is there, others may be missing.
     whole = len(place) == len(np.unique(group))
@@ -108,7 +113,7 @@ def group_numbers(schedule: Schedule) -> Ints:
     sessions, grouping = schedule.sessions, schedule.meta["grouping"]
     count = len(sessions)
     if grouping == "launch":
-        return np.repeat(np.arange(len(schedule.launches)), np.diff(schedule.launches, append=count))
+        return schedule.launch_of_session
     if grouping is None:
         return np.arange(count)
     event = schedule.ancestry.event_of_session
@@ -151,22 +156,17 @@ def _about(schedule: Schedule, number: int, members: Ints, facts: tuple[int, int
     sessions = schedule.sessions
     who = ", ".join(f"{client}" for client in np.sort(sessions.client[members])[:12].tolist())
     more = f" and {len(members) - 12} more" if len(members) > 12 else ""
-    alone = len(members) == 1
     name = f"client {who}" if schedule.meta["grouping"] is None else f"group {number + 1}"
     references = np.unique(sessions.reference[members])
     origin = f"version {references[0]}" if len(references) == 1 else f"versions {references[0]} to {references[-1]}"
     fate = {"used": f"used in aggregation {event}" if event else "its logits were used", "unused": "never used"}
     lines = [name, f"slots {start} to {end}", f"from {origin}", fate.get(state, "still training at the end")]
     status = sessions.status[members]
-    fell = [
-        f"{int((status == kind).sum())} {kind.name.lower()}"
-        for kind in (Status.LOST, Status.DECLINED)
-        if kind in status
-    ]
-    if fell:
-        lines.append(", ".join(fell))
+    fallen = [kind for kind in (Status.LOST, Status.DECLINED) if kind in status]
+    if fallen:
+        lines.append(", ".join(f"{int((status == kind).sum())} {kind.name.lower()}" for kind in fallen))
     if schedule.meta["grouping"] is not None:
-        lines.insert(1, f"client{'' if alone else 's'} {who}{more}")
+        lines.insert(1, f"client{'s' * (len(members) > 1)} {who}{more}")
     return "<br>".join(lines)
 
 

@@ -75,6 +75,11 @@ def html_table(table: TextTable, kinds: Mapping[str, str] | None = None) -> str:
     )
 
 
+def items(texts: Sequence[str]) -> str:
+    """The items of a list in HTML."""
+    return "".join(f"<li>{html.escape(text)}</li>" for text in texts)
+
+
 _SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",

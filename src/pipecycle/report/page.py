@@ -14,15 +14,15 @@ import attrs
 
 from pipecycle import __version__
 from pipecycle.errors import InputError
-from pipecycle.report import story
+from pipecycle.report import prose
 from pipecycle.report.alternatives import alternatives
-from pipecycle.report.markup import html_table
+from pipecycle.report.markup import html_table, items
 from pipecycle.report.payload import Step, payload
 from pipecycle.report.styles import proper
 from pipecycle.report.tables import TextTable, default_target, named, summary_rows, tables
 from pipecycle.runs.config import SECTIONS
 from pipecycle.runs.records import Group
-from pipecycle.schedule.summary import number
+from pipecycle.words import listed, number
 
 
 def page(
@@ -31,7 +31,6 @@ def page(
     *,
     references: Mapping[str, float] | None = None,
     captions: Mapping[str, str] | None = None,
-    title: str | None = None,
     step: Step = lambda: None,
 ) -> str:
     """The report as HTML.  `references` are accuracies to draw as lines (centralised training, say), and `captions`
@@ -48,12 +47,14 @@ def page(
     words = alternatives(groups, rows, data)
     seen = _seen(data, trained)
     facts = {
-        "title": html.escape(title or _title(groups)),
-        "compared": html.escape(story.compared(groups)),
-        "outcome": _items(story.outcome(groups, rows)),
-        "notes": _notes(story.notes(groups)),
+        "title": html.escape(_title(groups)),
+        "compared": html.escape(prose.compared(groups)),
+        "outcome": items(prose.outcome(groups, rows)),
+        "notes": _notes(prose.notes(groups)),
         "switches": _switches(groups),
-        "contents": _contents(seen),
+        "contents": "".join(
+            f'<a href="#h-{name}">{title}</a>' for name, title in SECTIONS_OF_PAGE.items() if seen[name]
+        ),
         "when": "at the budget" if groups[0].facts.get("world.budget") is not None else "at the end",
         "axis_note": " The axis shows where the lines differ; a double click shows all." if len(groups) > 1 else "",
         "difference_note": DIFFERENCE if seen["differences"] else "",
@@ -65,10 +66,10 @@ def page(
         **_classes(data),
         "configuration": _configuration(groups),
         "runs": _runs(groups),
-        "version": __version__,
         "trained": "" if trained else " hidden",
         "trials": _trials(groups),
         "references": html.escape("".join(f" {name}: {text}." for name, text in (captions or {}).items())),
+        "policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:",
         "css": asset("page.css"),
         "js": f'"use strict";\n{{\n{asset("plots.js")}{asset("page.js")}}}',
         # A closing tag inside a script would end it early.
@@ -76,7 +77,12 @@ def page(
         "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
     }
     facts |= {f"alt_{name}": html.escape(text) for name, text in words.items()}
-    return Template(asset("page.html")).substitute(facts)
+    return document(asset("page.html"), facts)
+
+
+def document(body: str, facts: Mapping[str, str]) -> str:
+    """A page that fetches nothing, with the head that all our pages have: `title`, `css` and its security `policy`."""
+    return Template(asset("head.html") + body).substitute(facts, version=__version__)
 
 
 DIFFERENCE = (
@@ -108,10 +114,6 @@ def _seen(data: dict[str, Any], trained: bool) -> dict[str, bool]:
     return {name: special.get(name, True) for name in SECTIONS_OF_PAGE}
 
 
-def _contents(seen: Mapping[str, bool]) -> str:
-    return "".join(f'<a href="#h-{name}">{title}</a>' for name, title in SECTIONS_OF_PAGE.items() if seen[name])
-
-
 def _classes(data: dict[str, Any]) -> dict[str, str]:
     """What is known of classes and clients, and why the rest is not."""
     held = data["holdings"]
@@ -136,7 +138,7 @@ def _title(groups: Sequence[Group]) -> str:
     names = list(dict.fromkeys(proper(group.policy, group.policy) for group in groups))
     if len(names) == 1:
         return f"{names[0]} on harvested energy"
-    return f"{len(names)} schedulers on harvested energy" if len(names) > 3 else f"{story.listed(names)} compared"
+    return f"{len(names)} schedulers on harvested energy" if len(names) > 3 else f"{listed(names)} compared"
 
 
 def _trials(groups: Sequence[Group]) -> str:
@@ -144,16 +146,9 @@ def _trials(groups: Sequence[Group]) -> str:
     return f"trial {trials[0]}" if len(trials) == 1 else "the first trial of each"
 
 
-def _items(texts: Sequence[str]) -> str:
-    return "".join(f"<li>{html.escape(text)}</li>" for text in texts)
-
-
 def _notes(texts: Sequence[str]) -> str:
-    if not texts:
-        return ""
-    return (
-        f'<details class="notes" open><summary>Worth knowing ({len(texts)})</summary><ul>{_items(texts)}</ul></details>'
-    )
+    inner = f"<summary>Worth knowing ({len(texts)})</summary><ul>{items(texts)}</ul>"
+    return f'<details class="notes" open>{inner}</details>' if texts else ""
 
 
 def _switches(groups: Sequence[Group]) -> str:
@@ -167,8 +162,12 @@ def _switches(groups: Sequence[Group]) -> str:
 
 def _configuration(groups: Sequence[Group]) -> str:
     """What all runs share, then what differs."""
-    same = story.common(groups)
-    notes = _field_notes()
+    same = prose.common(groups)
+    notes = {
+        f"{section}.{field.name}": str(field.metadata.get("note", ""))
+        for section, kind in SECTIONS.items()
+        for field in attrs.fields(kind)
+    }
     shared = tuple((key, _value(value), notes.get(key, "")) for key, value in same.items())
     parts = [html_table(TextTable("The same for all", ("Field", "Value", "Meaning"), shared))] if shared else []
     keys = list(dict.fromkeys(key for group in groups for key in group.facts if key not in same))
@@ -196,14 +195,6 @@ def _studio(groups: Sequence[Group]) -> str:
         return ""
     command = html.escape(shlex.join(["pipecycle", "studio", path.name if path.is_absolute() else str(path)]))
     return f'<p class="caption">To change the settings of a run and see its schedule follow: <code>{command}</code></p>'
-
-
-def _field_notes() -> dict[str, str]:
-    return {
-        f"{section}.{field.name}": str(field.metadata.get("note", ""))
-        for section, kind in SECTIONS.items()
-        for field in attrs.fields(kind)
-    }
 
 
 def _value(value: Any) -> str:

@@ -6,17 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from attrs import astuple
 from numpy.typing import NDArray
 
 from pipecycle.errors import InputError
-from pipecycle.report.battery import levels
-from pipecycle.report.holdings import Holdings, class_accuracy, client_accuracy, holdings
+from pipecycle.report.battery import binned, levels
+from pipecycle.report.holdings import class_accuracy, client_accuracy, holdings
 from pipecycle.report.lanes import letter, pipeline
 from pipecycle.report.mixing import mixing
 from pipecycle.report.styles import CHAINS, styles_of
 from pipecycle.report.tables import Summary, best_of, rivals
-from pipecycle.results import Axis, mean_curve
+from pipecycle.results import Axis, evenly, gaps, mean_curve
 from pipecycle.runs.records import Group, Record
+from pipecycle.world.lineage import Floats
 
 Step = Callable[[], None]
 
@@ -28,13 +30,14 @@ def payload(
     panels = []
     held = _Held()
     for group in groups:
+        classes = class_accuracy(group)
         panels.append(
             {
                 "trial": group.example.trial,
                 "battery": battery(group.example),
                 "pipeline": gantt(group.example),
                 "mixing": mix(group.example),
-                "classes": _values(class_accuracy(group)),
+                "classes": None if classes is None else _short(classes, 1),
                 "clients": per_client(group.example, held),
                 "coverage": coverage(group.example),
                 "lag": lag(group.planned),
@@ -52,7 +55,7 @@ def payload(
         "holdings": held.drawn(groups),
         "references": [{"name": name, "accuracy": value} for name, value in references.items()],
         "target": rows[0]["target"],
-        "budget": _budget(groups),
+        "budget": common_budget(groups),
         "curves": {axis: [line(group, axis) for group in groups] for axis in ("slot", "energy")},
         "rows": [{key: row[key] for key in _ROW_KEYS} for row in rows],
         "panels": panels,
@@ -66,8 +69,7 @@ def differences(groups: Sequence[Group], rows: Sequence[Summary]) -> list[dict[s
         best = best_of(groups, group.scenario)
         if best is None or not group.trained or not rivals(groups, group):
             continue
-        ours, theirs = group.accuracies, best.accuracies
-        trials = [] if best is group else [ours[trial] - theirs[trial] for trial in sorted(set(ours) & set(theirs))]
+        trials = [] if best is group else gaps(group.accuracies, best.accuracies)
         out.append(
             {
                 "group": place,
@@ -86,9 +88,9 @@ class _Held:
     """Who holds which classes, by trial and data; worked out once for all schedulers that meet them."""
 
     def __init__(self) -> None:
-        self.known: dict[str, Holdings | str] = {}
+        self.known: dict[str, Floats | str] = {}
 
-    def of(self, record: Record) -> Holdings | str:
+    def of(self, record: Record) -> Floats | str:
         """Or a sentence that says why it is not known."""
         facts = {key: value for key, value in record.facts.items() if key.startswith("data.")}
         key = repr((record.config is None, record.trial, record.schedule.clients, facts))
@@ -104,10 +106,10 @@ class _Held:
         held = self.of(groups[0].example)
         if isinstance(held, str):
             return {"reason": held}
-        percent, names = held.binned(most)
+        shares, names = binned(held, most)
         same = all(self.of(group.example) is held for group in groups)
         trial = groups[0].example.trial
-        return {"x": names, "z": [_short(row, 1) for row in percent], "same": same, "trial": trial}
+        return {"x": names, "z": [_short(row, 1) for row in 100 * shares.T], "same": same, "trial": trial}
 
 
 def per_client(record: Record, held: _Held, most: int = 400) -> dict[str, Any]:
@@ -117,7 +119,7 @@ def per_client(record: Record, held: _Held, most: int = 400) -> dict[str, Any]:
     if values is None:
         return {"x": [], "y": []}
     ranked = np.sort(values[np.isfinite(values)])
-    picks = np.unique(np.linspace(0, len(ranked) - 1, min(most, len(ranked))).round().astype(int))
+    picks = evenly(len(ranked), most)
     return {"x": (picks + 1).tolist(), "y": _short(ranked[picks], 2)}
 
 
@@ -137,10 +139,6 @@ def mix(record: Record) -> dict[str, Any]:
         "sources": round(made.sources, 2),
         "whole": made.whole,
     }
-
-
-def _values(values: NDArray[Any] | None) -> list[float | int | None] | None:
-    return None if values is None else _short(values, 1)
 
 
 _ROW_KEYS = ("energy_to_target", "energy_to_target_by_trial", "slots_to_target", "reached", "trials", "training",
@@ -167,26 +165,13 @@ def battery(record: Record) -> dict[str, Any]:
 
 def gantt(record: Record) -> dict[str, Any]:
     drawing = pipeline(record.schedule)
-    bars = drawing.bars
+    columns = ("lane", "start", "end", "chain", "letter", "state", "about")
     return {
         "by": drawing.by,
         "lanes": drawing.lanes,
-        "lane": [bar.lane for bar in bars],
-        "start": [bar.start for bar in bars],
-        "end": [bar.end for bar in bars],
-        "chain": [bar.chain for bar in bars],
-        "letter": [letter(bar.chain) for bar in bars],
-        "state": [bar.state for bar in bars],
-        "about": [bar.about for bar in bars],
-        "handovers": [
-            [handover.start, handover.lane, handover.end, handover.to, int(handover.main)]
-            for handover in drawing.handovers
-        ],
-        "published": drawing.published,
-        "first": drawing.first,
-        "last": drawing.last,
-        "view": drawing.view,
-        "whole": drawing.whole,
+        **{name: [getattr(bar, name) for bar in drawing.bars] for name in columns},
+        "handovers": [[int(value) for value in astuple(handover)] for handover in drawing.handovers],
+        **{name: getattr(drawing, name) for name in ("published", "first", "last", "view", "whole")},
     }
 
 
@@ -219,11 +204,12 @@ def lag(records: Sequence[Record], most: int = 40) -> dict[str, Any]:
 def participation(record: Record, most: int = 400) -> dict[str, Any]:
     """Sessions per client, the busiest first."""
     counts = np.sort(record.schedule.participation())[::-1]
-    picks = np.unique(np.linspace(0, len(counts) - 1, min(most, len(counts))).round().astype(int))
+    picks = evenly(len(counts), most)
     return {"x": (picks + 1).tolist(), "y": counts[picks].tolist()}
 
 
-def _budget(groups: Sequence[Group]) -> float | None:
+def common_budget(groups: Sequence[Group]) -> float | None:
+    """The budget, if all groups have the same."""
     budgets = {group.facts.get("world.budget") for group in groups}
     return float(budget) if len(budgets) == 1 and (budget := budgets.pop()) is not None else None
 

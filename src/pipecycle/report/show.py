@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 from pipecycle.errors import InputError, shown
 from pipecycle.files import writable, write
 from pipecycle.policies.registry import nearest
-from pipecycle.report import story
-from pipecycle.report.markup import html_table, markdown
+from pipecycle.report import prose
+from pipecycle.report.markup import html_table, items, markdown
+from pipecycle.report.picture import picture
 from pipecycle.report.tables import check_target, summary_rows, tables
 from pipecycle.runs.comparison import Comparison
 from pipecycle.runs.records import Group
-from pipecycle.schedule.picture import pipeline
 from pipecycle.schedule.schedule import Schedule
-from pipecycle.schedule.summary import number, sentences, summarise, warnings
+from pipecycle.schedule.summary import sentences, summarise, warnings
 from pipecycle.train.history import History
+from pipecycle.words import number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +56,7 @@ def title(what: What) -> str:
         given = ", ".join(f"{key} {value}" for key, value in what.meta["settings"].items() if value is not None)
         return f"{what.policy} ({given})" if given else what.policy
     if isinstance(what, Comparison):
-        return story.compared(what.groups)
+        return prose.compared(what.groups)
     if not what.rows:
         return "nothing has been evaluated yet"
     policy = "a live run" if what.schedule is None else f"{what.schedule.policy}, trial {what.schedule.trial}"
@@ -70,23 +71,23 @@ def facts(what: Schedule | History) -> dict[str, str]:
         return {}
     words = {"finished": "at the end of its schedule", "early": "early, saturated", "diverged": "because it diverged"}
     last, budget, best = what.final, what.at_budget, max(what.rows, key=lambda row: row.accuracy)
-    found = {"ended": words.get(what.ended or "", "not yet")}
+    said = {"ended": words.get(what.ended or "", "not yet")}
     if budget.budget:
-        found["at the budget"] = f"{budget.accuracy:.1f} % with {number(round(budget.energy))} units"
-    found |= {
+        said["at the budget"] = f"{budget.accuracy:.1f} % with {number(round(budget.energy))} units"
+    said |= {
         "at the end": f"{last.accuracy:.1f} % (loss {last.loss:.3g}) with {number(round(last.energy))} units",
         "best": f"{best.accuracy:.1f} % after {number(best.slot)} slots and {number(round(best.energy))} units",
         "evaluations": number(len(what.rows)),
     }
     if last.clients_accuracy is not None:
-        found["clients' own models"] = f"{last.clients_accuracy:.1f} % on average"
-    return found
+        said["clients' own models"] = f"{last.clients_accuracy:.1f} % on average"
+    return said
 
 
 def notes(what: What) -> list[str]:
     """What a reader should know before using it."""
     if isinstance(what, Comparison):
-        return story.notes(what.groups)
+        return prose.notes(what.groups)
     plan = what if isinstance(what, Schedule) else what.schedule
     return [] if plan is None else warnings(summarise(plan))
 
@@ -95,10 +96,10 @@ def summary(what: What) -> str:
     """Text for a terminal."""
     lines = [title(what)]
     if isinstance(what, Comparison):
-        lines += [f"- {said}" for said in story.outcome(what.groups, summary_rows(what.groups))]
+        lines += [f"- {said}" for said in prose.outcome(what.groups, summary_rows(what.groups))]
         lines += ["", markdown(tables(what.groups)[:2])]
     else:
-        lines += [pipeline(what).plain] if isinstance(what, Schedule) else []
+        lines += [picture(what).plain] if isinstance(what, Schedule) else []
         said = facts(what)
         width = max(map(len, said), default=0)
         lines += [f"{name:<{width}}  {text}" for name, text in said.items()]
@@ -110,8 +111,8 @@ def html(what: What) -> str:
     heading = "p" if isinstance(what, Comparison) else "h4"
     parts = [_STYLE, f"<{heading}>{markup.escape(title(what))}</{heading}>"]
     if isinstance(what, Comparison):
-        said = story.outcome(what.groups, summary_rows(what.groups))
-        parts.append(f"<ul>{''.join(f'<li>{markup.escape(text)}</li>' for text in said)}</ul>")
+        said = prose.outcome(what.groups, summary_rows(what.groups))
+        parts.append(f"<ul>{items(said)}</ul>")
     parts.append(_image(what))
     if isinstance(what, Comparison):
         parts += [html_table(table) for table in tables(what.groups)[:2]]

@@ -64,7 +64,7 @@ class Style:
 
 
 def styles(count: int) -> list[Style]:
-    """Looks for lines that are no schedulers; the lists differ in length, so that no combination returns soon."""
+    """Looks for lines that do not stand for schedulers; the lists differ in length, so few combinations repeat."""
     return [_look(place) for place in range(count)]
 
 

@@ -14,7 +14,9 @@ from pipecycle.errors import InputError
 from pipecycle.report.styles import proper
 from pipecycle.results import Value, paired
 from pipecycle.runs.records import Group, Record
-from pipecycle.schedule.summary import joules, number
+from pipecycle.schedule.ancestry import mean as average
+from pipecycle.schedule.summary import joules
+from pipecycle.words import number
 
 Summary = dict[str, Any]
 
@@ -80,7 +82,7 @@ def _row(group: Group, best: Group | None, target: float | None) -> Summary:
         "accuracy": None if value is None else value.mean,
         "accuracy_sd": None if value is None else value.sd,
         "accuracy_by_trial": {str(trial): accuracy for trial, accuracy in reached.items()},
-        "best_accuracy": _mean([float(shown.best[shown.at_budget]) for shown in group.metrics.values()]),
+        "best_accuracy": average([float(shown.best[shown.at_budget]) for shown in group.metrics.values()]),
         "is_best": best is group,
         "best": None if best is None else best.label,
         "difference": None if behind is None else behind.mean,
@@ -101,9 +103,9 @@ def _to_target(group: Group, target: float | None) -> Summary:
     return {
         "target": target,
         "reached": len(energy) if group.trained else None,
-        "energy_to_target": _mean(energy),
+        "energy_to_target": average(energy),
         "energy_to_target_by_trial": energy,
-        "slots_to_target": _mean(slots),
+        "slots_to_target": average(slots),
     }
 
 
@@ -114,17 +116,16 @@ def _schedule_figures(records: Sequence[Record]) -> Summary:
         values: list[Any] = figures
         for key in keys:
             values = [value[key] for value in values]
-        return _mean([float(value) for value in values if value is not None])
+        return average([float(value) for value in values if value is not None])
 
     def some(part: str, key: str) -> float | None:
         """Of fleets in the field only: others lose, fetch and drain nothing."""
-        return _mean([float(one[part].get(key, 0.0)) for one in figures])
+        return average([float(trial[part].get(key, 0.0)) for trial in figures])
 
-    physical = [one for one in figures if "joules" in one]
     return {
         "slots": mean("slots"),
-        "hours": _mean([one["hours"] for one in figures if "hours" in one]),
-        "spent_joules": _mean([one["joules"]["spent"] for one in physical]),
+        "hours": average([trial["hours"] for trial in figures if "hours" in trial]),
+        "spent_joules": average([trial["joules"]["spent"] for trial in figures if "joules" in trial]),
         "spent": mean("energy", "spent"),
         "training": mean("spent_on", "training"),
         "to_hub": mean("spent_on", "to_hub"),
@@ -147,10 +148,6 @@ def _schedule_figures(records: Sequence[Record]) -> Summary:
         "coverage_min": min(trial["chains"]["coverage_min"] for trial in figures),
         "coverage_mean": mean("chains", "coverage_mean"),
     }
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if len(values) else None
 
 
 # As text.
@@ -196,10 +193,6 @@ def always(row: Summary) -> bool:
     return bool(row["reached"]) and row["reached"] == row["trials"]
 
 
-def _best(row: Summary) -> str:
-    return "-" if row["best_accuracy"] is None else f"{row['best_accuracy']:.1f}"
-
-
 def _interval(row: Summary) -> str:
     if row["difference_low"] is None:
         return "-"
@@ -233,22 +226,18 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
     rows = summary_rows(groups, target)
     rows.sort(key=lambda row: -math.inf if row["accuracy"] is None else row["accuracy"], reverse=True)
     has_budget = any(group.facts.get("world.budget") is not None for group in groups)
-    name: Column = ("Scheduler", lambda row: str(row["label"]))
     out = []
     if any(row["accuracy"] is not None or row["unfinished"] for row in rows):
+        title = "Accuracy at the energy budget" if has_budget else "Accuracy at the end of the runs"
+        differences: list[Column] = [("Difference to the best (points)", gap), ("95 % interval (points)", _interval)]
         out.append(
             _table(
                 "accuracy",
-                "Accuracy at the energy budget" if has_budget else "Accuracy at the end of the runs",
+                title,
                 rows,
-                name,
                 ("Accuracy (%), mean ± sd", spread),
-                *(
-                    [("Difference to the best (points)", gap), ("95 % interval (points)", _interval)]
-                    if compares
-                    else []
-                ),
-                ("Best so far (%)", _best),
+                *(differences if compares else []),
+                ("Best so far (%)", lambda row: "-" if row["best_accuracy"] is None else f"{row['best_accuracy']:.1f}"),
                 ("Trials", _trials),
             )
         )
@@ -259,7 +248,6 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
                 "target",
                 f"To reach {target:g} % accuracy",
                 order,
-                name,
                 ("Trials that did", _reached),
                 ("Energy (units)", to_target),
                 ("Slots", lambda row: to_target(row, "slots_to_target")),
@@ -270,7 +258,6 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
             "energy",
             "Where the energy went (units)",
             rows,
-            name,
             ("Spent", _n("spent")),
             ("Training", _share("training", "spent")),
             ("To hubs", _share("to_hub", "spent")),
@@ -287,7 +274,6 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
             "sessions",
             "Sessions, fairness, lag and coverage",
             rows,
-            name,
             ("Sessions", _n("sessions")),
             ("Wasted", _share("wasted", "sessions")),
             *_if_any(rows, ("Lost", "sessions_lost", "sessions")),
@@ -306,22 +292,25 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
 
 def _if_any(rows: Sequence[Summary], *columns: tuple[str, str, str]) -> list[Column]:
     """Columns (heading, key, whole) that say something of at least one row."""
-    told = [column for column in columns if any(row[column[1]] for row in rows)]
-    return [(head, _share(key, whole) if whole else _n(key)) for head, key, whole in told]
+    return [
+        (head, _share(key, whole) if whole else _n(key))
+        for head, key, whole in columns
+        if any(row[key] for row in rows)
+    ]
 
 
 def _physical(rows: Sequence[Summary]) -> list[Column]:
     """What was spent in joules, and how long it took in hours, where fleets say what a unit and a slot are."""
-    found: list[Column] = []
-    if any(row["spent_joules"] is not None for row in rows):
-        found.append(
-            ("Spent, physically", lambda row: "-" if row["spent_joules"] is None else joules(row["spent_joules"]))
-        )
-    if any(row["hours"] is not None for row in rows):
-        found.append(("Hours", _n("hours")))
-    return found
+    columns: dict[str, Column] = {
+        "spent_joules": (
+            "Spent, physically",
+            lambda row: "-" if row["spent_joules"] is None else joules(row["spent_joules"]),
+        ),
+        "hours": ("Hours", _n("hours")),
+    }
+    return [column for key, column in columns.items() if any(row[key] is not None for row in rows)]
 
 
 def _table(key: str, title: str, rows: Sequence[Summary], *columns: Column) -> TextTable:
-    cells = tuple(tuple(text(row) for _, text in columns) for row in rows)
-    return TextTable(title, tuple(head for head, _ in columns), cells, key)
+    cells = tuple((str(row["label"]), *(text(row) for _, text in columns)) for row in rows)
+    return TextTable(title, ("Scheduler", *(head for head, _ in columns)), cells, key)

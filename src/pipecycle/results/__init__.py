@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipecycle.results.curve import Curve, mean_curve
+from pipecycle.results.curve import Curve, evenly, mean_curve
 from pipecycle.results.metrics import Axis, Measure, Metrics
 from pipecycle.results.statistics import Difference, Value, gaps, paired, sampling_error, standard_error
 
@@ -13,6 +13,7 @@ __all__ = [
     "Measure",
     "Metrics",
     "Value",
+    "evenly",
     "gaps",
     "mean_curve",
     "paired",

@@ -9,11 +9,17 @@ from attrs import frozen
 
 from pipecycle.results.metrics import Axis, Measure, Metrics
 from pipecycle.world.lineage import Floats
+from pipecycle.world.streams import Ints
+
+
+def evenly(count: int, most: int) -> Ints:
+    """At most `most` of the places 0 to `count - 1`, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(np.int64))
 
 
 @frozen(eq=False)
 class Curve:
-    """The mean of so many trials, and their standard deviation (None for one trial)."""
+    """The mean of some trials, and their standard deviation (None for one trial)."""
 
     x: Floats
     mean: Floats
@@ -32,8 +38,7 @@ def mean_curve(trials: Iterable[Metrics], axis: Axis, measure: Measure = "accura
     else:
         grid = np.linspace(low, high, min(most, 120))
     grid = grid[(grid >= low) & (grid <= high)]
-    if len(grid) > most:
-        grid = grid[np.unique(np.linspace(0, len(grid) - 1, most).round().astype(int))]
+    grid = grid[evenly(len(grid), most)]
     values = np.array([np.interp(grid, x, y) for x, y in lines])
     spread = values.std(axis=0, ddof=1) if len(lines) > 1 else None
     return Curve(grid, values.mean(axis=0), spread, len(lines))

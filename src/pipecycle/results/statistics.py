@@ -74,6 +74,6 @@ def standard_error(values: Sequence[float] | Floats) -> float | None:
 
 
 def sampling_error(percent: float, samples: int) -> float:
-    """Standard error of an accuracy in percent that was taken on so many samples."""
+    """Standard error of an accuracy in percent that was measured on a number of samples."""
     share = min(max(percent / 100, 0.0), 1.0)
     return 100 * math.sqrt(share * (1 - share) / samples)

@@ -20,7 +20,8 @@ from pipecycle.policies.spec import Spec
 from pipecycle.runs.comparison import Comparison, trained
 from pipecycle.runs.config import Config, meant
 from pipecycle.runs.contents import sealed
-from pipecycle.runs.run import prepare
+from pipecycle.runs.planning import plan_of
+from pipecycle.runs.run import problem_of
 from pipecycle.runs.sweep import Sweep, expand
 from pipecycle.schedule.plan import plan
 from pipecycle.world.contract import Policy
@@ -187,8 +188,8 @@ def lines(config: Config) -> dict[str, Job]:
     from pipecycle.train.job import Job, Watch
 
     world = config.world
-
-    alone, learnt = prepare(Config("isolated", {}, world, config.data, config.train, config.look))
+    isolated = Config("isolated", {}, world, config.data, config.train, config.look)
+    learnt = problem_of(isolated)
     used = learnt.samples(world.session)
     unlimited = plan(
         FedAvg(),
@@ -207,6 +208,6 @@ def lines(config: Config) -> dict[str, Job]:
     together = evolve(learnt, split=Split.of([np.unique(learnt.split.indices)], learnt.split.test))
     return {
         "centralised": Job(steady, together, Watch(every=whole, clients_every=whole)),
-        "isolated": Job(alone, learnt, Watch(every=world.slots, clients_every=world.slots)),
+        "isolated": Job(plan_of(isolated), learnt, Watch(every=world.slots, clients_every=world.slots)),
         "unlimited": Job(unlimited, learnt, Watch(every=world.slots)),
     }

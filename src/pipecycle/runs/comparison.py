@@ -12,11 +12,12 @@ from attrs import frozen
 from pipecycle.errors import InputError, shown
 from pipecycle.runs.config import Config
 from pipecycle.runs.records import Group, Record, grouped, load
-from pipecycle.runs.run import prepare, train_folders, watch
+from pipecycle.runs.run import job_of, train_folders
 from pipecycle.runs.sweep import Sweep, expand, read_sweep
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.showing import Shown
 from pipecycle.train.history import History
+from pipecycle.words import plural
 
 if TYPE_CHECKING:
     import pandas
@@ -92,7 +93,7 @@ class Comparison(Shown):
 
     def __repr__(self) -> str:
         trials = len({record.trial for group in self.groups for record in group.records})
-        size = f"{len(self.groups)} scheduler{'s' * (len(self.groups) != 1)}, {trials} trial{'s' * (trials != 1)}"
+        size = f"{plural(len(self.groups), 'scheduler')}, {plural(trials, 'trial')}"
         return f"Comparison({size})\n{self.table().round(2)}"
 
 
@@ -115,9 +116,8 @@ def _trials(name: str, runs: Sequence[Run]) -> tuple[Record, ...]:
 def trained(configs: Iterable[Config], device: str = "auto") -> Comparison:
     """Plan and train configurations in this process, stacked on one device, without files."""
     from pipecycle.train.engine import train_many
-    from pipecycle.train.job import Job
 
-    jobs = [(config, Job(*prepare(config), watch(config), name=config.policy)) for config in configs]
+    jobs = [(config, job_of(config)) for config in configs]
     for precision in sorted({config.train.precision for config, _ in jobs}):
         some = [job for config, job in jobs if config.train.precision == precision]
         train_many(some, device=device, precision=precision)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import attrs
 from attrs import field, frozen
 
 from pipecycle import checks
-from pipecycle.checks import at_least, flag, number, one_of, share
+from pipecycle.checks import at_least, flag, number, one_of, setting, share
 from pipecycle.data.augment import FORMS, augmentation
 from pipecycle.data.catalogue import CATALOGUE
 from pipecycle.data.partition import ALPHA
@@ -52,11 +52,6 @@ SHORT = {
 """Fields that have a name without their section.  A policy's own setting of the same name is `policy.NAME`."""
 
 
-def _note(text: str, key: str | None = None) -> dict[str, str]:
-    """What a field means; `key` is its name in messages, if its own is not clear enough."""
-    return {"note": text} if key is None else {"note": text, "key": key}
-
-
 def _harvest(instance: object, attribute: Any, value: Any) -> None:
     check_harvest(value)
 
@@ -79,32 +74,28 @@ def _split(instance: object, attribute: Any, value: Any) -> None:
             raise InputError(f"split = {shown(value)}: needs a .npz or .json file")
 
 
-_CLIENTS = at_least(1, "client", most=checks.MOST_CLIENTS)
-_SLOTS = at_least(1, "slot", most=checks.MOST_SLOTS)
-
-
 def _augment(value: str | None) -> str | None:
     made = augmentation(value)
     return None if made is None else str(made)
+
+
+_SLOTS = at_least(1, "slot", most=checks.MOST_SLOTS)
+_SAMPLES = at_least(1, "sample", most=10**9)
 
 
 @frozen
 class WorldSection:
     """Clients, batteries and weather."""
 
-    clients: int = field(default=100, validator=_CLIENTS, metadata=_note("how many clients"))
-    session: int = field(default=20, validator=_SLOTS, metadata=_note("slots and units of one session (B)"))
-    slots: int = field(default=15_000, validator=_SLOTS, metadata=_note("horizon in slots"))
-    harvest: str = field(default="bernoulli:0.5", validator=_harvest, metadata=_note("where energy comes from"))
-    trial: int = field(default=0, validator=at_least(0), metadata=_note("picks weather, split and every random choice"))
-    capacity: float = field(default=1e6, validator=checks.some_units, metadata=_note("units that a battery holds"))
-    initial: float = field(default=0.0, validator=checks.units, metadata=_note("units in every battery before slot 0"))
-    budget: float | None = field(
-        default=None, validator=checks.some_units, metadata=_note("units after which the run ends")
-    )
-    fleet: str | None = field(
-        default=None, validator=checks.text, metadata=_note("a file of devices (.toml, .csv), or one of ours by name")
-    )
+    clients: int = setting(100, "how many clients", at_least(1, "client", most=checks.MOST_CLIENTS))
+    session: int = setting(20, "slots and units of one session (B)", _SLOTS)
+    slots: int = setting(15_000, "horizon in slots", _SLOTS)
+    harvest: str = setting("bernoulli:0.5", "where energy comes from", _harvest)
+    trial: int = setting(0, "picks weather, split and every random choice", at_least(0))
+    capacity: float = setting(1e6, "units that a battery holds", checks.some_units)
+    initial: float = setting(0.0, "units in every battery before slot 0", checks.units)
+    budget: float | None = setting(None, "units after which the run ends", checks.some_units)
+    fleet: str | None = setting(None, "a file of devices (.toml, .csv), or one of ours by name", checks.text)
 
     def __attrs_post_init__(self) -> None:
         if self.clients * self.slots > checks.MOST_CLIENT_SLOTS:
@@ -125,69 +116,37 @@ class WorldSection:
 class DataSection:
     """The data set, and how it is divided between clients."""
 
-    name: str = field(
-        default="digits", validator=_data, metadata=_note("digits, fashion-mnist, cifar10 or an .npz file", "data")
+    name: str = setting("digits", "digits, fashion-mnist, cifar10 or an .npz file", _data, key="data")
+    alpha: float | None = setting(None, "Dirichlet concentration of the labels; none is IID", ALPHA)
+    samples: int | None = setting(None, "samples per client; min(300, all / clients) if not given", _SAMPLES)
+    split: str | None = setting(None, "a saved split, instead of alpha and samples", _split)
+    scale: str | None = setting(
+        None,
+        "scaling of byte images: standard, unit [0, 1], half [-1, 1] or centre [-.5, .5]; if not set, the data "
+        "set's own",
+        one_of(*SCALES),
     )
-    alpha: float | None = field(
-        default=None, validator=ALPHA, metadata=_note("Dirichlet concentration of the labels; none is IID")
-    )
-    samples: int | None = field(
-        default=None,
-        validator=at_least(1, "sample", most=10**9),
-        metadata=_note("samples per client; min(300, all / clients) if not given"),
-    )
-    split: str | None = field(
-        default=None, validator=_split, metadata=_note("a saved split, instead of alpha and samples")
-    )
-    scale: str | None = field(
-        default=None,
-        validator=one_of(*SCALES),
-        metadata=_note(
-            "scaling of byte images: standard, unit [0, 1], half [-1, 1] or centre [-.5, .5]; if not set, the data "
-            "set's own"
-        ),
-    )
-    validation: int | None = field(
-        default=None,
-        validator=at_least(1, "sample", most=10**9),
-        metadata=_note("training samples held back, to choose settings by"),
-    )
+    validation: int | None = setting(None, "training samples held back, to choose settings by", _SAMPLES)
 
 
 @frozen
 class TrainSection:
     """The model, and how clients train it."""
 
-    model: str = field(
-        default="mlp",
-        validator=_model,
-        metadata=_note("mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory"),
-    )
-    lr: float = field(default=0.05, validator=number(above=0), metadata=_note("learning rate"))
-    momentum: float = field(default=0.0, validator=number(least=0, below=1), metadata=_note("within a session"))
-    weight_decay: float = field(default=0.0, validator=number(least=0), metadata=_note("pull towards zero"))
-    proximal: float = field(
-        default=0.0, validator=number(least=0), metadata=_note("pull towards the reference (FedProx)")
-    )
-    lr_decay: float = field(default=1.0, validator=share, metadata=_note("factor on the learning rate per 1,000 slots"))
-    batch: int = field(
-        default=15, validator=at_least(1, "sample", most=checks.MOST_BATCH), metadata=_note("samples per step")
-    )
-    replacement: bool = field(
-        default=False, validator=flag, metadata=_note("draw batches independently instead of in passes")
-    )
-    distillation: float = field(
-        default=0.1, validator=number(least=0), metadata=_note("FLDA: weight of the teacher's term")
-    )
-    precision: str = field(
-        default="fp32",
-        validator=one_of("fp32", "tf32", "bf16"),
-        metadata=_note("of products on a GPU; weights are fp32"),
-    )
+    model: str = setting("mlp", "mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory", _model)
+    lr: float = setting(0.05, "learning rate", number(above=0))
+    momentum: float = setting(0.0, "within a session", number(least=0, below=1))
+    weight_decay: float = setting(0.0, "pull towards zero", number(least=0))
+    proximal: float = setting(0.0, "pull towards the reference (FedProx)", number(least=0))
+    lr_decay: float = setting(1.0, "factor on the learning rate per 1,000 slots", share)
+    batch: int = setting(15, "samples per step", at_least(1, "sample", most=checks.MOST_BATCH))
+    replacement: bool = setting(False, "draw batches independently instead of in passes", flag)
+    distillation: float = setting(0.1, "FLDA: weight of the teacher's term", number(least=0))
+    precision: str = setting("fp32", "of products on a GPU; weights are fp32", one_of("fp32", "tf32", "bf16"))
     augment: str | None = field(
         default=None,
         converter=_augment,
-        metadata=_note(f"random views of images: {FORMS}; none trains on images as they are"),
+        metadata={"note": f"random views of images: {FORMS}; none trains on images as they are"},
     )
 
 

@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary
 
 import attrs
 
-from pipecycle.errors import InputError, is_library
-from pipecycle.files import reason
+from pipecycle.errors import is_library
+from pipecycle.files import using
 from pipecycle.runs.config import SECTIONS, Config
 from pipecycle.world import specs
 
@@ -32,13 +32,12 @@ to the file later."""
 
 def sealed(config: Config) -> Config:
     """The configuration with the contents of the files that it names; one without such files stays as it is."""
-    found: dict[str, str] = {}
+    contents: dict[str, str] = {}
     for name in (config.policy, config.train.model):
         if ":" in name:
-            found |= sources(name.partition(":")[0])
-    for path in files(config):
-        found[path] = digest(Path(path))
-    return attrs.evolve(config, contents=found)
+            contents |= sources(name.partition(":")[0])
+    contents |= {path: digest(Path(path)) for path in files(config)}
+    return attrs.evolve(config, contents=contents)
 
 
 def files(config: Config) -> list[str]:
@@ -65,11 +64,9 @@ def _listed(names: list[str]) -> str:
 
 def digest(path: Path) -> str:
     """Of a file's bytes, which are read again only if the file was written since."""
-    try:
+    with using(path, "read"):
         about = path.stat()
         return _digest(path.resolve(), about.st_mtime_ns, about.st_size, about.st_ino)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({reason(error)})") from None
 
 
 @lru_cache(256)
@@ -88,12 +85,11 @@ def sources(name: str) -> dict[str, str]:
     start = _origin(name, loaded)
     if start is None:
         return {}
-    depth = name.count(".") + (start.name == "__init__.py")
-    root = start.parents[depth]
-    found = {path.relative_to(root).as_posix(): digest(path) for path in sorted(_followed(root, start))}
+    root = start.parents[name.count(".") + (start.name == "__init__.py")]
+    digests = {path.relative_to(root).as_posix(): digest(path) for path in sorted(_followed(root, start))}
     if loaded is not None:
-        _SEEN[loaded] = found
-    return found
+        _SEEN[loaded] = digests
+    return digests
 
 
 def _origin(name: str, loaded: ModuleType | None) -> Path | None:
@@ -115,16 +111,14 @@ def _origin(name: str, loaded: ModuleType | None) -> Path | None:
 
 def _followed(root: Path, start: Path) -> set[Path]:
     """Every file of the tree that importing `start` may execute."""
-    found: set[Path] = set()
+    files: set[Path] = set()
     waiting = [start]
     while waiting:
         path = waiting.pop()
-        if path in found:
-            continue
-        found.add(path)
-        for name in _imports(path, root):
-            waiting += _modules(root, name)
-    return found
+        if path not in files:
+            files.add(path)
+            waiting += [module for name in _imports(path, root) for module in _modules(root, name)]
+    return files
 
 
 def _imports(path: Path, root: Path) -> Iterator[str]:
@@ -147,11 +141,9 @@ def _imports(path: Path, root: Path) -> Iterator[str]:
 
 def _modules(root: Path, name: str) -> list[Path]:
     """The files behind a dotted name in a tree: the module and the packages above it."""
-    found: list[Path] = []
     parts = name.split(".") if name else []
     if parts[:1] == ["pipecycle"]:
-        return found
-    for length in range(1, len(parts) + 1):
-        place = root.joinpath(*parts[:length])
-        found += [path for path in (place.with_name(f"{place.name}.py"), place / "__init__.py") if path.is_file()]
-    return found
+        return []
+    places = [root.joinpath(*parts[:length]) for length in range(1, len(parts) + 1)]
+    files = [file for place in places for file in (place.with_name(f"{place.name}.py"), place / "__init__.py")]
+    return [file for file in files if file.is_file()]

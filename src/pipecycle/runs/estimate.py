@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from attrs import frozen
 
-from pipecycle.runs.config import Config
 from pipecycle.runs.planning import plan_of
-from pipecycle.runs.run import RunFolder, prepare, watch
+from pipecycle.runs.run import RunFolder, job_of
 from pipecycle.runs.workers import share
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def estimate(
     steps: dict[str, int] = {}
     for path in paths:
         if measure:
-            job = _job(configs[path])
+            job = job_of(configs[path])
             steps[path] = job.steps_total
             sample += [job] if path in picked else []
         else:
@@ -76,12 +75,6 @@ def estimate(
     longest = max(sum(steps[path] for path, _ in shard) for _, shard in shards)
     seconds = longest / rate if rate else 0.0
     return Estimate(len(folders), len(folders) - len(paths), sum(steps.values()), rate * len(shards), seconds)
-
-
-def _job(config: Config) -> Job:
-    from pipecycle.train.job import Job
-
-    return Job(*prepare(config), watch(config))
 
 
 def _speed(jobs: Sequence[Job], device: str) -> float:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipecycle.errors import InputError
-from pipecycle.files import reason, tidy
+from pipecycle.files import reason, tidy, using
 from pipecycle.runs.config import FORMAT, SECTIONS
 
 try:
@@ -124,22 +124,21 @@ def clear(path: Path) -> list[str]:
         return []
     lock = Lock(path)
     try:
-        if not any(path.iterdir()):
-            return []
-        others = (*FILES[1:], LOCK, "checkpoint")
-        if not _wrote(path / "config.toml") or not any((path / name).exists() for name in others):
-            raise InputError(f"{path}: is not the folder of a run, so nothing in it is removed")
-        if (path / LIVE).exists():
-            raise InputError(f"{path}: is the folder of a live run, so nothing in it is removed")
-        lock.take()
-        tidy(path)
-        tidy(path / "checkpoint")
-        for name in (*FILES, CHECKPOINT):
-            (path / name).unlink(missing_ok=True)
-        kept = [file.name for file in path.iterdir() if file.name not in (LOCK, "checkpoint")]
-        return sorted([*kept, *(f"checkpoint/{file.name}" for file in path.glob("checkpoint/*"))])
-    except OSError as error:
-        raise InputError(f"{path}: cannot be cleared ({reason(error)})") from None
+        with using(path, "cleared"):
+            if not any(path.iterdir()):
+                return []
+            others = (*FILES[1:], LOCK, "checkpoint")
+            if not _wrote(path / "config.toml") or not any((path / name).exists() for name in others):
+                raise InputError(f"{path}: is not the folder of a run, so nothing in it is removed")
+            if (path / LIVE).exists():
+                raise InputError(f"{path}: is the folder of a live run, so nothing in it is removed")
+            lock.take()
+            tidy(path)
+            tidy(path / "checkpoint")
+            for name in (*FILES, CHECKPOINT):
+                (path / name).unlink(missing_ok=True)
+            kept = [file.name for file in path.iterdir() if file.name not in (LOCK, "checkpoint")]
+            return sorted([*kept, *(f"checkpoint/{file.name}" for file in path.glob("checkpoint/*"))])
     finally:
         lock.release()
 
@@ -201,7 +200,7 @@ class Lock:
 
     def _open(self) -> int:
         flags = os.O_RDWR | os.O_CREAT
-        try:
+        with using(self.folder, "written"):
             try:
                 return os.open(self.path, flags, 0o666)
             except OSError as error:
@@ -210,8 +209,6 @@ class Lock:
                 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # a file is open for every run of a sweep
                 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
                 return os.open(self.path, flags, 0o666)
-        except OSError as error:
-            raise InputError(f"{self.folder}: cannot be written ({reason(error)})") from None
 
 
 def _lock(file: int) -> None:

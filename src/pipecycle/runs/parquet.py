@@ -13,16 +13,22 @@ import numpy as np
 from attrs import frozen
 
 from pipecycle.errors import InputError
-from pipecycle.files import reason, write
+from pipecycle.files import using, write
 from pipecycle.results.metrics import COLUMNS
 from pipecycle.runs.run import RunFolder
 from pipecycle.runs.sweep import flat
+from pipecycle.schedule.summary import flattened
+from pipecycle.words import plural
 from pipecycle.world.lineage import Floats
 
 if TYPE_CHECKING:
     import pandas
 
 NOTE, SEAL = b"pipecycle", b"pipecycle-sha256"
+CONFIGURED = ("settings", "policy", "harvest", "clients", "trial", "budget")
+"""Figures of a schedule that its configuration says already."""
+METRICS = ["slot", "energy", "accuracy", "loss", "version", "budget"]
+"""What two results of the same run must agree in; a run that diverged at once has no loss at all."""
 
 
 @frozen(eq=False)
@@ -98,9 +104,7 @@ class Results:
 
 def code(sources: Mapping[str, int]) -> str:
     """Which code made some results, as a sentence."""
-    words = [
-        f"{name or 'code that was not recorded'} ({count} run{'s' * (count > 1)})" for name, count in sources.items()
-    ]
+    words = [f"{name or 'code that was not recorded'} ({plural(count, 'run')})" for name, count in sources.items()]
     if len(words) == 1:
         return f"One version of the code made all runs: {words[0]}." if "" not in sources else f"Made by {words[0]}."
     return f"A mixture of {len(words)} versions of the code: {', '.join(words)}."
@@ -110,10 +114,8 @@ def load(path: Path) -> Results:
     """Results that were saved."""
     from pyarrow import parquet
 
-    try:
+    with using(path, "read"):
         data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({reason(error)})") from None
     try:
         table = parquet.read_table(io.BytesIO(data))
         metadata = table.schema.metadata or {}
@@ -158,25 +160,13 @@ def collect(folders: Sequence[RunFolder]) -> pandas.DataFrame:
         if folder.finished:
             frame = pandas.read_csv(folder.path / "metrics.csv")
             result, config = folder.result(), folder.config
-            about = {"run": folder.path.name, "identity": config.identity(), "source": result.get("source")}
-            about["ended"] = result["ended"]
-            about |= {"steps": result["steps"], "test_samples": result.get("test_samples"), **flat(config)}
-            about |= plan_columns(result.get("plan", {}))
+            about: dict[str, Any] = {"run": folder.path.name, "identity": config.identity()}
+            about |= {key: result.get(key) for key in ("source", "ended", "steps", "test_samples")} | flat(config)
+            plan = {key: value for key, value in result.get("plan", {}).items() if key not in CONFIGURED}
+            about |= flattened(plan, "plan.")
             head = pandas.DataFrame({key: [value] * len(frame) for key, value in about.items()})
             frames.append(pandas.concat([head, frame], axis=1).dropna(axis=1, how="all"))
     return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
-
-
-def plan_columns(figures: Mapping[str, Any], prefix: str = "plan") -> dict[str, Any]:
-    """The figures of a schedule that its configuration does not say, one column each: `plan.lag.mean` and so on."""
-    out: dict[str, Any] = {}
-    for key, value in figures.items():
-        if isinstance(value, Mapping):
-            if key != "settings":
-                out |= plan_columns(value, f"{prefix}.{key}")
-        elif key not in ("policy", "harvest", "clients", "trial", "budget"):
-            out[f"{prefix}.{key}"] = value
-    return out
 
 
 def merge(parts: Iterable[Results]) -> Results:
@@ -192,7 +182,7 @@ def merge(parts: Iterable[Results]) -> Results:
         for identity, frame in part.frame.groupby("identity", sort=False):
             mine = frame.dropna(axis=1, how="all").reset_index(drop=True)
             known = frames.setdefault(str(identity), mine)
-            if known is not mine and not _metrics(known).equals(_metrics(mine)):
+            if known is not mine and not known.reindex(columns=METRICS).equals(mine.reindex(columns=METRICS)):
                 raise InputError(f"run {mine['run'].iloc[0]}: two of the results disagree about it")
     if not frames:
         return Results(pandas.DataFrame({"run": [], "identity": []}), pieces)
@@ -210,14 +200,6 @@ def _cut_short(rows: pandas.DataFrame) -> str | None:
     last = slots if first["ended"] == "finished" else max(there, default=0)
     whole = there == sorted({*range(every, last + 1, every), last})
     return None if whole else str(first["run"])
-
-
-METRICS = ["slot", "energy", "accuracy", "loss", "version", "budget"]
-
-
-def _metrics(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """What two results of the same run must agree in; a run that diverged at once has no loss at all."""
-    return frame.reindex(columns=METRICS)
 
 
 def _place(column: str) -> tuple[int, str]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from attrs import evolve
 
-from pipecycle.data import CATALOGUE, Split, Task, dirichlet, iid, load, load_split
+from pipecycle.data import CATALOGUE, Split, Task, drawn, load, load_split
 from pipecycle.policies.registry import build, parameters, policy_class
 from pipecycle.runs.config import Config
 from pipecycle.runs.contents import digest
@@ -64,10 +64,7 @@ def shares_of(config: Config) -> Split:
     task, world, data = task_of(config), config.world, config.data
     sizes = None if world.fleet is None else load_fleet(world.fleet).samples(world.clients)
     samples, held = data.samples if sizes is None else int(sizes.max()), data.validation or 0
-    if data.alpha is None:
-        split = iid(task, world.clients, samples, world.trial, held)
-    else:
-        split = dirichlet(task, world.clients, samples, data.alpha, world.trial, held)
+    split = drawn(task, world.clients, samples, data.alpha, world.trial, held)
     return split if sizes is None else split.trimmed(sizes, world.trial)
 
 
@@ -129,6 +126,18 @@ def plan_of(config: Config) -> Schedule:
     return plan.schedule()
 
 
+def mean_rate(config: Config) -> float:
+    """Units that a client harvests per slot; harvests that do not say so count as one."""
+    return float(np.mean(getattr(parse_harvest(config.world.harvest), "rate", 1.0)))
+
+
+def expected_units(config: Config) -> float:
+    """About how much energy a run spends: what its clients harvest, or its budget if that is less."""
+    world = config.world
+    income = world.clients * world.slots * mean_rate(config)
+    return min(income, world.budget or income)
+
+
 def priced_by_model(config: Config) -> bool:
     """Whether the model decides what the policy pays: it sends logit tables, and no ratio is given."""
     return "upload_ratio" in parameters(policy_class(config.policy)) and config.settings.get("upload_ratio") is None
@@ -173,6 +182,6 @@ def planned_ahead(configs: Sequence[Config], processes: int) -> Iterator[list[Ca
 
 
 def _planner() -> None:
-    """Ctrl-C is for the process that asked for the plans, and nobody plans for a process that is gone."""
+    """A planner leaves Ctrl-C to the process that asked for the plans, and ends with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @frozen(eq=False, slots=False)
 class Record:
-    """One run as it lies on disk or in memory, or a schedule that nobody trained on."""
+    """One run, on disk or in memory, or a schedule that was only planned."""
 
     path: Path | None
     """None in memory."""
@@ -41,7 +41,7 @@ class Record:
     config: Config | None
     """None for a lone schedule, or a run that was put together in Python."""
     metrics: Metrics | None
-    """None as long as nothing was evaluated."""
+    """None until something has been evaluated."""
     ended: str | None
     """`finished`, `early` or `diverged`; None if it has not ended, or is a lone schedule."""
     history: History | None = None
@@ -199,13 +199,9 @@ def grouped(records: Iterable[Record]) -> list[Group]:
         raise InputError("no runs: needs at least one folder that `pipecycle run` has written")
     order = {name: place for place, name in enumerate(REGISTRY)}
     groups.sort(key=lambda records: (order.get(records[0].schedule.policy, len(order)), _rank(records[0])))
-    facts = [records[0].facts for records in groups]
-    named = labels(facts, [records[0].is_run for records in groups])
-    repeated: dict[str, int] = {}
-    for place, label in enumerate(named):
-        repeated[label] = repeated.get(label, 0) + 1
-        if repeated[label] > 1:
-            named[place] = f"{label} #{repeated[label]}"
+    named = labels([records[0].facts for records in groups], [records[0].is_run for records in groups])
+    numbers = [named[: place + 1].count(label) for place, label in enumerate(named)]
+    named = [label if number == 1 else f"{label} #{number}" for label, number in zip(named, numbers, strict=True)]
     return [Group(label, records) for label, records in zip(named, groups, strict=True)]
 
 
@@ -267,16 +263,15 @@ def read_metrics(path: Path, **about: Any) -> Metrics | None:
 
 def _rank(record: Record) -> tuple[Any, ...]:
     """Plans after runs, then by configuration, 2 groups before 10."""
-    values = [
-        (0, value, "") if isinstance(value, int | float) else (1, 0, str(value)) for value in record.facts.values()
-    ]
+    facts = record.facts.values()
+    values = [(0, value, "") if isinstance(value, int | float) else (1, 0, str(value)) for value in facts]
     return (not record.is_run, values)
 
 
 def labels(facts: Sequence[Mapping[str, Any]], trained: Sequence[bool] | None = None) -> list[str]:
     """For each of several runs: the policy, and of the rest only what tells them apart.  Those that are only planned,
     among others that are trained, say so."""
-    found = []
+    made = []
     kinds = [True] * len(facts) if trained is None else trained
     for mine, has_training in zip(facts, kinds, strict=True):
         namesakes = [other for other in facts if other["policy"] == mine["policy"]]
@@ -290,5 +285,5 @@ def labels(facts: Sequence[Mapping[str, Any]], trained: Sequence[bool] | None = 
                 words.append(f"{key.split('.', 1)[1]}={'none' if said is None else said}")
         if not has_training and any(kinds):
             words.append("(plan)")
-        found.append(" ".join(words))
-    return found
+        made.append(" ".join(words))
+    return made

@@ -15,7 +15,7 @@ from attrs import frozen
 
 from pipecycle.checks import seconds
 from pipecycle.errors import InputError
-from pipecycle.files import reason, tidy, write
+from pipecycle.files import tidy, using, write
 from pipecycle.policies.registry import policy_class, revision
 from pipecycle.runs import folders as disk
 from pipecycle.runs.config import Config, TrainSection, read_recorded
@@ -47,9 +47,11 @@ class Pace:
     """From the first stack to the last evaluation; planning is not in it."""
 
 
-def prepare(config: Config) -> tuple[Schedule, Problem]:
-    """The schedule and the problem of a configuration; nothing is written."""
-    return plan_of(config), problem_of(config)
+def job_of(config: Config) -> Job:
+    """The job of a configuration; nothing is written."""
+    from pipecycle.train.job import Job
+
+    return Job(plan_of(config), problem_of(config), watch(config), name=config.policy)
 
 
 def problem_of(config: Config) -> Problem:
@@ -108,18 +110,15 @@ class RunFolder:
             if before or not disk.finished(self.path):
                 why = changes(before, self.config.contents) if before else "it does not say with which files it began"
                 self.note = f"{self.path}: {why}, so the run starts again"
-            else:  # a run of before contents were recorded: nobody can say, and a result is not thrown away for that
+            else:  # made before contents were recorded: it may be up to date, so its result is kept
                 listed = ", ".join(sorted(self.config.contents)[:3])
                 self.note = f"{self.path}: does not record with which {listed} it was made (--fresh trains it again)"
                 self.config = given
             return
         number = revision(policy_class(self.config.policy))
         former = text == mine.replace(f"revision = {number}\n", "", 1)
-        other = (
-            f"of an earlier {self.config.policy}, which was another algorithm"
-            if former
-            else "with another configuration"
-        )
+        earlier = f"of an earlier {self.config.policy}, which was another algorithm"
+        other = earlier if former else "with another configuration"
         raise InputError(f"{self.path}: holds a run {other}; choose another folder, or --fresh")
 
     @property
@@ -169,10 +168,8 @@ class RunFolder:
 
         like = torch.empty(0, device=pick_device(device))
         job = Job(schedule, learnt, watch(self.config), name=self.path.name)
-        try:
+        with using(self.path, "written"):
             self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be written ({reason(error)})") from None
         if not self.take():
             return None
         (self.path / "result.json").unlink(missing_ok=True)  # it is damaged, or of other code or data
@@ -225,7 +222,7 @@ def train_folders(
     stop: Stop | None = None,
     begun: Begun | None = None,
 ) -> Pace:
-    """Bring all runs to their end, stacked, saving every so many seconds and when asked to stop: by `stop`, or without
+    """Finish all runs, stacked, saving every `save_every` seconds and when asked to stop: by `stop`, or without
     it by Ctrl-C and SIGTERM.
 
     A run that cannot begin, whatever the reason (`Busy`: another process has it), is handed to `failed`, if there is
@@ -303,7 +300,6 @@ def source() -> str:
 
 def result(job: Job) -> dict[str, Any]:
     """The closing figures of a job."""
-    final, budget = job.history.final, job.history.at_budget
     figures = {
         "policy": job.schedule.policy,
         "trial": job.schedule.trial,
@@ -315,8 +311,6 @@ def result(job: Job) -> dict[str, Any]:
         "source": source(),
         "plan": summarise(job.schedule),
     }
-    for name, row in (("final", final), ("at_budget", budget)):
-        values = attrs.asdict(row)
-        values.pop("by_class")
-        figures[name] = values
-    return figures
+    by_class = attrs.filters.exclude("by_class")
+    rows = {"final": job.history.final, "at_budget": job.history.at_budget}
+    return figures | {name: attrs.asdict(row, filter=by_class) for name, row in rows.items()}

@@ -1,4 +1,4 @@
-"""Many runs from one file: a matrix of settings, executed on whatever there is."""
+"""Many runs from one file: a matrix of settings."""
 
 from __future__ import annotations
 
@@ -155,13 +155,15 @@ def expand(
     size = math.prod(len(choices) for choices in matrix.values()) * len(numbers or [0])
     if size > MOST_RUNS:
         raise InputError(f"the matrix has {size:,} combinations: needs at most {MOST_RUNS:,}")
-    bare = {key for key in matrix if key != "policy" and _is_setting(key)}
+    bare = {key for key in matrix if key != "policy" and is_setting(key)}
     unused = set(matrix) - {"policy"}
     runs: dict[str, Config] = {}
     for values in itertools.product(*matrix.values()):
         cell = dict(zip(matrix, values, strict=True))
         spec = Spec.of(cell.pop("policy", base.policy))
-        policy, own_values = spec.policy, {**_settings(spec), **spec.fields}
+        policy = spec.policy
+        own_values = {key if is_setting(key) else f"policy.{key}": value for key, value in spec.settings.items()}
+        own_values |= spec.fields
         owned = set(parameters(policy_class(policy)))
         mine = {_target(key) for key in own_values}
         if "world.trial" in mine:
@@ -169,7 +171,7 @@ def expand(
         cell = {
             key: value
             for key, value in cell.items()
-            if (key not in bare or _setting(key) in owned) and _target(key) not in mine
+            if (key not in bare or _target(key) in owned) and _target(key) not in mine
         }
         unused -= set(cell)
         cell |= own_values
@@ -227,24 +229,15 @@ def _target(key: str) -> str:
     return whole_name(key, 0.5)[0].removeprefix("policy.")
 
 
-def _is_setting(key: str) -> bool:
+def is_setting(key: str) -> bool:
     """Whether a key is about the policy, not about a field."""
     return key.startswith("policy.") or "." not in whole_name(key, 0.5)[0]
-
-
-def _setting(key: str) -> str:
-    return key.removeprefix("policy.")
-
-
-def _settings(spec: Spec) -> dict[str, Any]:
-    """A spec's settings by names that no field has."""
-    return {key if _is_setting(key) else f"policy.{key}": value for key, value in spec.settings.items()}
 
 
 def _without_effect(key: str, base: Config, matrix: Mapping[str, Sequence[Any]]) -> InputError:
     """About a key of a matrix that no run uses."""
     policies = [Spec.of(policy).policy for policy in matrix.get("policy", [base.policy])]
-    if _is_setting(key) and not any(_setting(key) in parameters(policy_class(name)) for name in policies):
+    if is_setting(key) and not any(_target(key) in parameters(policy_class(name)) for name in policies):
         return InputError(f"matrix.{key}: is neither a field nor a setting of any policy in the matrix")
     return InputError(f"matrix.{key}: has no effect, because every policy in the matrix says its own")
 

@@ -16,15 +16,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
 from attrs import asdict, define, field
 
 from pipecycle.errors import InputError, sentence
 from pipecycle.runs.config import sections
 from pipecycle.runs.folders import Busy, spent
+from pipecycle.runs.planning import expected_units
 from pipecycle.runs.run import Pace, RunFolder, train_folders
 from pipecycle.stopping import Interrupted, Stop, die_with_parent, listening
-from pipecycle.world.specs import parse_harvest
 
 Shard = list[tuple[str, str]]
 """Folders and the text of their configurations, which a worker is sent."""
@@ -212,19 +211,16 @@ def dealt(folders: Sequence[RunFolder], count: int) -> list[Shard]:
 
 
 def units_left(folder: RunFolder) -> float:
-    """What the clients of a run will harvest within its budget, less what it has spent by its last checkpoint: nearly
-    all of it goes into training steps, and it needs no plan."""
-    world = folder.config.world
+    """What a run will spend, less what it has spent by its last checkpoint: nearly all of it goes into training steps,
+    and no plan is needed to know it."""
     try:
-        rate = float(np.mean(getattr(parse_harvest(world.harvest), "rate", 1.0)))
+        return max(0.0, expected_units(folder.config) - spent(folder.path))
     except InputError:  # said when the run begins
-        rate = 1.0
-    units = min(rate * world.clients * world.slots, world.budget or float("inf"))
-    return max(0.0, units - spent(folder.path))
+        return 0.0
 
 
 def _folder(path: str, text: str) -> RunFolder:
-    """The folder of a run that somebody asked for, with the code and data of then."""
+    """The folder of a run; refused if its code or data has changed since the run was asked for."""
     folder = RunFolder(Path(path), sections(tomllib.loads(text), path))
     if folder.config.text() != text:
         raise InputError("code or data has changed since the command was given; run it again")
@@ -250,12 +246,7 @@ def _serve(number: int, shard: Shard, device: str, save_every: float, line: Any)
 
 
 def work(
-    number: int,
-    shard: Shard,
-    device: str,
-    save_every: float,
-    tell: Callable[[Any], None],
-    stop: Stop | None = None,
+    number: int, shard: Shard, device: str, save_every: float, tell: Callable[[Any], None], stop: Stop | None = None
 ) -> None:
     """One worker trains its runs stacked, and if that fails each by itself.  It waits for runs that another process
     is training, and takes them over if that process does not finish them."""

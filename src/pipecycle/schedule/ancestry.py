@@ -5,6 +5,7 @@ An *event* is an aggregation, numbered from 1 in the order of making; the initia
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -79,7 +80,7 @@ class Ancestry:
     @cached_property
     def _maker(self) -> Ints:
         """The version that each update term belongs to."""
-        return np.repeat(np.arange(len(self._versions)), np.diff(self._versions.update_at))
+        return owners(self._versions.update_at)
 
     @cached_property
     def event_of_session(self) -> Ints:
@@ -144,13 +145,16 @@ class Ancestry:
         candidates.add(int(self._publications.version[-1]) if len(self._publications.version) else 0)
         references = np.unique(self._sessions.reference[self._sessions.end < 0])
         candidates.update(references[versions.kind[references] != Kind.LOCAL].tolist())
-        inherited = np.zeros(len(versions), np.uint8)
+        return [Chain(tip, self.coverage(tip), int(self.depths[tip])) for tip in self.tips(candidates)]
+
+    def tips(self, candidates: Iterable[int]) -> list[int]:
+        """Some versions, oldest first, less those that are ancestors of another."""
+        inherited = np.zeros(len(self._versions), np.uint8)
         tips = []
         for version in sorted(candidates, reverse=True):
             if not inherited[version]:
-                reached = self.ancestors(version)
-                inherited |= reached
-                tips.append(Chain(version, self._coverage(reached), int(self.depths[version])))
+                inherited |= self.ancestors(version)
+                tips.append(version)
         return tips[::-1]
 
     @cached_property
@@ -170,7 +174,9 @@ class Ancestry:
 
     def coverage(self, version: int) -> int:
         """Distinct clients whose updates are in the version."""
-        return self._coverage(self.ancestors(version))
+        seen = np.zeros(self._clients, bool)
+        seen[self._sessions.client[self.sessions(version)]] = True
+        return int(seen.sum())
 
     def sessions(self, version: int) -> Ints:
         """The sessions whose updates are in the version."""
@@ -250,13 +256,13 @@ class Ancestry:
     def _bases(self, first: int, last: int) -> Ints:
         return np.asarray(self._versions.base[self._base_at[first] : self._base_at[last]])
 
-    def _coverage(self, reached: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> int:
-        seen = np.zeros(self._clients, bool)
-        seen[self._sessions.client[self._versions.update[reached[self._maker] > 0]]] = True
-        return int(seen.sum())
+
+def owners(at: Ints) -> Ints:
+    """The row that each term belongs to, where row k has the terms at[k] to at[k + 1] - 1."""
+    return np.repeat(np.arange(len(at) - 1), np.diff(at))
 
 
-def mean(values: Ints | Floats) -> float | None:
+def mean(values: Ints | Floats | Sequence[float]) -> float | None:
     """A mean of nothing is None."""
     return float(np.mean(values)) if len(values) else None
 

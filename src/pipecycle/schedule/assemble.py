@@ -7,18 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from pipecycle.arrays import Array
 from pipecycle.policies.registry import revision, stated
-from pipecycle.schedule.schedule import (
-    Array,
-    Energy,
-    Publications,
-    Schedule,
-    Sent,
-    Sessions,
-    Status,
-    Tables,
-    Versions,
-)
+from pipecycle.schedule.schedule import Energy, Publications, Schedule, Sent, Sessions, Status, Tables, Versions
 from pipecycle.schedule.verify import IN_THE_FIELD, LEDGER
 from pipecycle.world.contract import Policy
 from pipecycle.world.devices import Devices

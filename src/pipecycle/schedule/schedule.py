@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 from attrs import frozen
-from numpy.typing import NDArray
 
-from pipecycle.arrays import read_arrays
+from pipecycle.arrays import Array, read_arrays
 from pipecycle.errors import InputError, shown
 from pipecycle.files import write
 from pipecycle.schedule.ancestry import Ancestry, busy_groups
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 FORMAT, FIELD = 1, 2
 """Of a file: FIELD has the ledger of a fleet in the field, and no other difference."""
-Array = NDArray[Any]
 
 
 class Status(IntEnum):
@@ -151,10 +149,8 @@ class Energy:
     @property
     def purposes(self) -> dict[str, Array]:
         """What energy is spent on, as running totals."""
-        found = {"training": self.training, "to_hub": self.to_hub, "to_server": self.to_server}
-        if self.download is not None and self.lost is not None:
-            found |= {"download": self.download, "lost": self.lost}
-        return found
+        names = ("training", "to_hub", "to_server", "download", "lost")
+        return {name: total for name in names if (total := getattr(self, name)) is not None}
 
     @property
     def spent(self) -> Ints:
@@ -163,7 +159,7 @@ class Energy:
     @property
     def drains_by_cause(self) -> dict[str, Array]:
         """What is neither spent nor stored nor overflowed, as running totals."""
-        return {} if self.idle is None or self.leaked is None else {"idle": self.idle, "leaked": self.leaked}
+        return {name: total for name in ("idle", "leaked") if (total := getattr(self, name)) is not None}
 
     @property
     def drains(self) -> Ints:
@@ -267,12 +263,16 @@ class Schedule(Shown):
         sessions = self.sessions
         end = np.where(sessions.end < 0, self.slots - 1, sessions.end)
         if grouping == "launch":
-            group = np.repeat(np.arange(len(self.launches)), np.diff(self.launches, append=len(sessions)))
-            kept = np.arange(len(sessions))
+            group, kept = self.launch_of_session, np.arange(len(sessions))
         else:
             group = self.ancestry.event_of_session
             kept = np.flatnonzero(group > 0)
         return busy_groups(group[kept], sessions.start[kept], end[kept], self.slots)
+
+    @property
+    def launch_of_session(self) -> Ints:
+        """The number of the batch that each session was started in."""
+        return np.repeat(np.arange(len(self.launches)), np.diff(self.launches, append=len(self.sessions)))
 
     def frame(self) -> pandas.DataFrame:
         """A row per session: client, first and last slot, reference, when and to whom it was sent, units, status."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pipecycle.schedule.ancestry import mean
 from pipecycle.schedule.schedule import Schedule
+from pipecycle.words import number
 from pipecycle.world.energy import units
 
 PURPOSES = {
@@ -71,21 +72,25 @@ def summarise(schedule: Schedule, budget: float | None = None) -> dict[str, Any]
     }
 
 
+def flattened(figures: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested figures by one name each, `lag.mean` and so on."""
+    flat: dict[str, Any] = {}
+    for key, value in figures.items():
+        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
 def _physical(schedule: Schedule) -> dict[str, Any]:
     """In joules and hours, where the fleet says what a unit and a slot are."""
-    joules, seconds = schedule.meta.get("joules"), schedule.meta.get("slot_seconds")
-    found: dict[str, Any] = {}
-    if "fleet" in schedule.meta:
-        found["fleet"] = schedule.meta["fleet"]
+    meta, energy = schedule.meta, schedule.energy
+    joules, seconds = meta.get("joules"), meta.get("slot_seconds")
+    figures: dict[str, Any] = {"fleet": meta["fleet"]} if "fleet" in meta else {}
     if joules is not None:
-        found["joules"] = {
-            "unit": joules,
-            "harvested": units(int(schedule.energy.harvested[-1])) * joules,
-            "spent": units(int(schedule.energy.spent[-1])) * joules,
-        }
+        totals = {"harvested": energy.harvested, "spent": energy.spent}
+        figures["joules"] = {"unit": joules} | {key: units(int(total[-1])) * joules for key, total in totals.items()}
     if seconds is not None:
-        found["hours"] = schedule.slots * seconds / 3600
-    return found
+        figures["hours"] = schedule.slots * seconds / 3600
+    return figures
 
 
 def sentences(figures: dict[str, Any]) -> dict[str, str]:
@@ -105,10 +110,10 @@ def sentences(figures: dict[str, Any]) -> dict[str, str]:
         f"{number(size['max'])} at most",
     }
     if "joules" in figures or "hours" in figures:
-        told = [f"{joules(figures['joules']['spent'])} spent"] if "joules" in figures else []
-        told += [f"{number(figures['hours'])} hours"] if "hours" in figures else []
+        words = [f"{joules(figures['joules']['spent'])} spent"] if "joules" in figures else []
+        words += [f"{number(figures['hours'])} hours"] if "hours" in figures else []
         unit = f" (a unit is {joules(figures['joules']['unit'])})" if "joules" in figures else ""
-        lines["physically"] = f"{' in '.join(told)}{unit}"
+        lines["physically"] = f"{' in '.join(words)}{unit}"
     if figures["max_concurrent_groups"] is not None:
         lines["groups"] = f"at most {number(figures['max_concurrent_groups'])} in training at once"
     lines |= {
@@ -134,15 +139,6 @@ def joules(value: float) -> str:
         if abs(value) >= size:
             return f"{value / size:.3g} {prefix}J"
     return f"{value * 1e3:.3g} mJ"
-
-
-def number(value: Any) -> str:
-    """A figure with as many digits as help."""
-    if value is None:
-        return "-"
-    if isinstance(value, float) and value != round(value):
-        return f"{value:,.3g}" if abs(value) < 100 else f"{value:,.1f}"
-    return f"{value:,.0f}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
 
 
 def warnings(*trials: dict[str, Any]) -> list[str]:

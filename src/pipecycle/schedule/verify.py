@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipecycle import checks
+from pipecycle.arrays import Array
 from pipecycle.checks import at_least
 from pipecycle.errors import InputError
+from pipecycle.schedule.ancestry import owners
 from pipecycle.world.lineage import Kind
 
 if TYPE_CHECKING:
     from pipecycle.schedule.schedule import Schedule
 
-Array = NDArray[Any]
 MOST_QUANTA = 2**62
 LEDGER = ("harvested", "overflowed", "training", "to_hub", "to_server")
 """Running totals of every schedule."""
@@ -203,7 +203,7 @@ def _owners(name: str, at: Array, count: int, terms: int) -> Array:
     """The row that each term belongs to, by the offsets of the rows."""
     whole = len(at) == count + 1 and at[0] == 0 and at[-1] == terms
     _require(whole and (at[1:] >= at[:-1]).all(), f"{name}_at: needs to rise from 0 to {terms}")
-    return np.repeat(np.arange(count), np.diff(at))
+    return owners(at)
 
 
 def _used_once(name: str, used: Array, schedule: Schedule) -> None:

@@ -19,13 +19,7 @@ from pipecycle.theory.bounds import (
     theorem,
     zeta,
 )
-from pipecycle.theory.rates import (
-    chain_coverage,
-    energy_rate,
-    event_rate,
-    expected_events,
-    saturation,
-)
+from pipecycle.theory.rates import chain_coverage, energy_rate, event_rate, expected_events, saturation
 from pipecycle.theory.stability import Steps, stable_curvature, steps
 from pipecycle.theory.system import Constants, System
 

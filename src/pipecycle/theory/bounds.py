@@ -67,11 +67,7 @@ def lemma_1(system: System, constants: Constants, gradient2: float) -> float:
 
 
 def lemma_2(
-    system: System,
-    constants: Constants,
-    gradient2: float,
-    reading: Reading = "as_printed",
-    others: int | None = None,
+    system: System, constants: Constants, gradient2: float, reading: Reading = "as_printed", others: int | None = None
 ) -> float:
     """Bound on the perturbation ||z_tau - x_tau||^2: up to d (G - 1) updates of other chains, or as many as there
     really are.  `gradient2` bounds the squared gradient norms at their references.
@@ -112,20 +108,18 @@ def smoothness_alone(constants: Constants) -> float:
     return 2 * constants.L * constants.f0_gap
 
 
-def least_ratio(system: System, events: float | None = None) -> float:
+def least_ratio(system: System) -> float:
     """The smallest value that theorem / smoothness alone can take, whatever the step size, L and f(x_0) - f*.
 
     zeta is at most 1 / (32 L K) with K = 1 + (d^2 + 1)(G - 1)^2, so the transient alone is 16 K / T times as large.
     With G >= 2 and the events of Corollary 1 (T < (d + 1) G) that is never below 12: the theorem then adds nothing."""
-    count = expected_events(system) if events is None else events
+    count = expected_events(system)
     return 16 * _crowd(system) / count if count > 0 else inf
 
 
-def best_step(
-    system: System, constants: Constants, events: float | None = None, reading: Reading = "as_printed"
-) -> float:
+def best_step(system: System, constants: Constants, reading: Reading = "as_printed") -> float:
     """The step size that makes Theorem 1 tightest: the root of the derivative of (a + b g + c g^2) / (p g - q g^2)."""
-    B, count = system.B, expected_events(system) if events is None else events
+    B, count = system.B, expected_events(system)
     unit = attrs.evolve(system, gamma=1.0)
     a, b = constants.f0_gap / count, constants.beta**2 * B / 2
     c = lambda_squared(unit, constants, reading) - b

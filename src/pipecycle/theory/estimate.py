@@ -22,6 +22,7 @@ from pipecycle.schedule.schedule import Schedule
 from pipecycle.theory.system import Constants
 from pipecycle.train.models import split as unflatten
 from pipecycle.train.problems import Problem, on_device
+from pipecycle.words import plural
 from pipecycle.world.lineage import Floats
 from pipecycle.world.streams import streams
 
@@ -264,9 +265,9 @@ def estimates(snapshots: Sequence[Snapshot], squares: Floats) -> dict[str, Const
     for name, field in (("L", "smoothness"), ("sigma2", "sigma2"), ("alpha", "alpha"), ("beta", "beta")):
         pairs = np.array([getattr(snapshot, field) for snapshot in snapshots])
         error = _standard_error(pairs[:, 1])
-        kind = f"standard error over {len(snapshots)} model{'s' * (len(snapshots) > 1)}"
+        kind = f"standard error over {plural(len(snapshots), 'model')}"
         known[name] = Constant(float(pairs[:, 0].max()), LARGEST, float(pairs[:, 1].mean()), error, kind)
-    kind = f"standard error over {len(squares):,} group{'s' * (len(squares) > 1)}"
+    kind = f"standard error over {plural(len(squares), 'group')}"
     known["omega2"] = Constant(float(squares.max()), LARGEST, float(squares.mean()), _standard_error(squares), kind)
     first, least = snapshots[0].loss, min(snapshot.loss for snapshot in snapshots)
     which, kind = f"smallest: f* = {least:.3g}, the lowest loss seen", "half the way to f* = 0, the lowest possible"

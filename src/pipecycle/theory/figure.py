@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from pipecycle.report.figures import DOUBLE
+from pipecycle.report.figures import DOUBLE, blank
 from pipecycle.report.styles import Style, styles
 from pipecycle.theory import bounds, rates
 from pipecycle.theory.rates import KINDS
@@ -16,16 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from pipecycle.theory.measure import Measured
-
 MEASURED, PLANNED, PAPER, TRIVIAL = "#D55E00", "#0072B2", "#555555", "#009E73"
 Pane = Callable[["Axes", Study], None]
 
 
 def draw(studies: Sequence[Study]) -> Figure:
     """A row per study; with measurements, three more panels in each."""
-    from matplotlib.figure import Figure
-
     rows: list[tuple[Study, tuple[Pane, ...]]] = []
     for study in studies:
         if study.plans:
@@ -34,8 +30,7 @@ def draw(studies: Sequence[Study]) -> Figure:
         if study.measured:
             middle = _perturbation if study.about else _loss
             rows.append((study, (_curvature, middle, _accuracy)))
-    figure = Figure(figsize=(DOUBLE, 2.9 * len(rows)))
-    panes = figure.subplots(len(rows), 3, squeeze=False)
+    figure, panes = blank(DOUBLE, 2.9 * len(rows), len(rows), 3, squeeze=False)
     for line, (study, kinds) in zip(panes, rows, strict=True):
         for pane, kind in zip(line, kinds, strict=True):
             kind(pane, study)
@@ -152,7 +147,8 @@ def _curvature(pane: Axes, study: Study) -> None:
 
 
 def _loss(pane: Axes, study: Study) -> None:
-    _dots(pane, study, lambda run: run.peak_loss / run.start_loss, "largest loss / initial loss")
+    points = [(run.system.G, run.peak_loss / run.start_loss) for run in study.measured]
+    pane.plot(*zip(*points, strict=True), "o", color=MEASURED, ms=4, label="largest loss / initial loss")
     pane.axhline(1.0, color=PAPER, linestyle=":")
     pane.set_yscale("log")
     pane.set_title("loss on the way", loc="left")
@@ -168,8 +164,3 @@ def _accuracy(pane: Axes, study: Study) -> None:
     if advice is not None and advice.groups is not None:
         pane.axvline(advice.groups, color=TRIVIAL, linewidth=4, alpha=0.25, label="recommended")
     pane.set_title("measured accuracy, %", loc="left")
-
-
-def _dots(pane: Axes, study: Study, value: Callable[[Measured], float], label: str) -> None:
-    points = [(run.system.G, value(run)) for run in study.measured]
-    pane.plot(*zip(*points, strict=True), "o", color=MEASURED, ms=4, label=label)

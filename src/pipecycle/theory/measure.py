@@ -73,7 +73,7 @@ class Point:
     gradient is the largest at the models looked at so far; that of all models may be larger, and so may the bound."""
     virtual_loss: float
     virtual_gradient2: float
-    """f and ||grad f||^2 at z_tau, which the theorem is stated for and nobody ever uses."""
+    """f and ||grad f||^2 at z_tau, which the theorem is about; no run ever uses it."""
 
 
 @frozen
@@ -197,7 +197,7 @@ def measure(
                 step=step,
             )
             if not (isfinite(snapshot.loss) and isfinite(snapshot.gradient2) and isfinite(snapshot.smoothness[0])):
-                break  # it has diverged: what is left are no models
+                break  # it has diverged: the remaining models hold no finite numbers
             snapshots.append(snapshot)
             views.append((_whole(objective, reference), _whole(objective, x + perturbation), perturbation, update))
             step(2)

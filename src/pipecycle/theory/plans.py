@@ -24,6 +24,7 @@ from pipecycle.schedule.schedule import Schedule, Status
 from pipecycle.theory import rates
 from pipecycle.theory.stability import stable_curvature, steps
 from pipecycle.theory.system import System
+from pipecycle.words import listed, plural
 from pipecycle.world.energy import units
 from pipecycle.world.harvest import Bernoulli
 from pipecycle.world.specs import parse_harvest
@@ -78,7 +79,7 @@ class Advice:
 
 
 def system_of(schedule: Schedule, config: Config) -> System:
-    """The pipeline of a planned run; where the harvest is no coin, delta is what a client really got per slot."""
+    """The pipeline of a planned run; if the harvest is not a coin flip, delta is what a client got per slot."""
     harvest, settings = parse_harvest(config.world.harvest), schedule.meta["settings"]
     gained = units(int(schedule.energy.harvested[-1])) / (schedule.clients * schedule.slots)
     delta = float(harvest.rate) if isinstance(harvest, Bernoulli) and harvest.rate.ndim == 0 else min(1.0, gained)
@@ -165,13 +166,12 @@ def recommend_measured(
     means = {groups: float(np.mean([value for value, _ in runs.values()])) for groups, runs in accuracy.items()}
     best = max(means, key=lambda groups: means[groups])
     close = [groups for groups in means if groups == best or _close(accuracy[best], accuracy[groups])]
-    listed = ", ".join(f"{means[groups]:.1f} % at G = {groups}" for groups in sorted(means))
+    accuracies = ", ".join(f"{means[groups]:.1f} % at G = {groups}" for groups in sorted(means))
     trials = max(len(runs) for runs in accuracy.values())
-    said = f"Measured, {trials} trial{'s' * (trials > 1)}: {listed}. "
+    said = f"Measured, {plural(trials, 'trial')}: {accuracies}. "
     if len(close) == 1:
         return Advice(best, said + f"G = {best} is ahead by more than the noise.", "measured")
-    first, last = sorted(close)[:-1], max(close)
-    names = f"{', '.join(map(str, first))} and {last}"
+    names = listed([str(groups) for groups in sorted(close)])
     advice = recommend([plan for plan in plans if plan.groups in close], curvature)
     if advice.groups is None:
         return Advice(best, said + f"G = {names} are within the noise of each other.", "measured")
@@ -198,7 +198,7 @@ def _close(best: dict[int, tuple[float, float]], other: dict[int, tuple[float, f
 def _sift(
     pool: list[Planned], keep: Callable[[Planned], bool], why: Callable[[Planned], str], out: list[str]
 ) -> list[Planned]:
-    """Those that pass, or the best there is where nobody does."""
+    """Those that pass, or the best one if none does."""
     kept = [plan for plan in pool if keep(plan)]
     if not kept:
         kept = [min(pool, key=lambda plan: (plan.staleness or 0.0, plan.participants - plan.coverage, plan.groups))]

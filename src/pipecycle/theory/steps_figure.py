@@ -11,7 +11,7 @@ import pandas
 
 from pipecycle.errors import InputError
 from pipecycle.policies.steps import LAG_STABLE, stability_limit
-from pipecycle.report.figures import SINGLE
+from pipecycle.report.figures import SINGLE, blank
 from pipecycle.report.styles import styles
 from pipecycle.results import Metrics
 from pipecycle.runs.parquet import Results, load
@@ -51,10 +51,7 @@ def curves(results: Results) -> Curves:
 
 def draw(curves: Curves) -> Figure:
     """One line per G; the dashed line of the same colour is where its steps become unstable."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(SINGLE * 1.4, 2.9))
-    pane = figure.subplots()
+    figure, pane = blank(SINGLE * 1.4, 2.9)
     for style, (groups, points) in zip(styles(len(curves)), sorted(curves.items()), strict=True):
         limit = stability_limit(groups - 1)
         steps = sorted(points)

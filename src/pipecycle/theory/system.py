@@ -8,7 +8,7 @@ from pipecycle.checks import at_least, number, share
 from pipecycle.policies.rotation import group_cap
 
 HUGE = 1e100
-"""Beyond this squares are no numbers any more."""
+"""The squares of larger numbers overflow."""
 POSITIVE, AMOUNT = number(above=0, below=HUGE), number(least=0, below=HUGE)
 
 

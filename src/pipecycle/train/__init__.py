@@ -5,15 +5,17 @@ The names below come when they are asked for: torch takes seconds to import.  Th
 
 from __future__ import annotations
 
+import inspect
 import sys
+from functools import wraps
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from pipecycle.schedule.schedule import Schedule
     from pipecycle.train.analysis import evaluate
-    from pipecycle.train.engine import Tick, train, train_many
+    from pipecycle.train.engine import Tick, train_many
     from pipecycle.train.history import History
     from pipecycle.train.job import Job, Watch
     from pipecycle.train.problems import Problem, Training, problem
@@ -27,9 +29,36 @@ _HOMES = {
     "Watch": "job",
     "evaluate": "analysis",
     "problem": "problems",
-    "train": "engine",
     "train_many": "engine",
 }
+__all__ = ["Job", "LocalSGD", "Problem", "Training", "Watch", "evaluate", "problem", "train", "train_many"]
+
+
+def train(
+    schedule: Schedule,
+    problem: Problem,
+    watch: Watch | None = None,
+    *,
+    device: str = "auto",
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32",
+    trainer: Literal["auto", "loop", "stacked"] = "auto",
+    width: int | None = None,
+    tick: Tick | None = None,
+) -> History:
+    """Train a schedule on a problem and return what it has shown.
+
+    `watch` says when models are evaluated; `device` is auto, cpu, cuda or cuda:NUMBER.  `precision` is that of
+    products on a GPU, `trainer` and `width` choose how sessions are stacked, `tick` is called after every stack.
+
+    >>> from pipecycle import Watch, plan, problem, train
+    >>> schedule = plan("pipecycle+", harvest=0.5, clients=10, slots=300)
+    >>> train(schedule, problem("digits", clients=10), Watch(every=100), device="cpu")
+    """
+    from pipecycle.train.engine import train_many
+    from pipecycle.train.job import Job
+
+    jobs = [Job(schedule, problem, watch)]
+    return train_many(jobs, device=device, precision=precision, trainer=trainer, width=width, tick=tick)[0]
 
 
 def __getattr__(name: str) -> object:
@@ -39,37 +68,14 @@ def __getattr__(name: str) -> object:
     return value
 
 
-class _Callable(ModuleType):
-    """This package."""
+class _Package(ModuleType):
+    """This package, which can be called."""
 
-    def __call__(
-        self,
-        schedule: Schedule,
-        problem: Problem,
-        watch: Watch | None = None,
-        *,
-        device: str = "auto",
-        precision: Literal["fp32", "tf32", "bf16"] = "fp32",
-        trainer: Literal["auto", "loop", "stacked"] = "auto",
-        width: int | None = None,
-        tick: Tick | None = None,
-    ) -> History:
-        """Train a schedule on a problem and return what it has shown.
+    __signature__ = inspect.signature(train)
 
-        `watch` says when models are evaluated; `device` is auto, cpu, cuda or cuda:NUMBER.  `precision` is that of
-        products on a GPU, `trainer` and `width` choose how sessions are stacked, `tick` is called after every stack.
-
-        >>> from pipecycle import Watch, plan, problem, train
-        >>> schedule = plan("pipecycle+", harvest=0.5, clients=10, slots=300)
-        >>> train(schedule, problem("digits", clients=10), Watch(every=100), device="cpu")
-        """
-        from pipecycle.train.engine import train
-
-        return train(
-            schedule, problem, watch, device=device, precision=precision, trainer=trainer, width=width, tick=tick
-        )
+    @wraps(train)
+    def __call__(self, *given: Any, **options: Any) -> History:
+        return train(*given, **options)
 
 
-sys.modules[__name__].__class__ = _Callable
-
-__all__ = ["Job", "LocalSGD", "Problem", "Training", "Watch", "evaluate", "problem", "train", "train_many"]
+sys.modules[__name__].__class__ = _Package

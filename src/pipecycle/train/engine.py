@@ -13,11 +13,10 @@ from attrs import frozen
 from torch import Tensor
 
 from pipecycle.errors import InputError
-from pipecycle.schedule.schedule import Schedule
 from pipecycle.train.examiner import Examiner, Pending
 from pipecycle.train.history import History
-from pipecycle.train.job import Job, Watch
-from pipecycle.train.problems import Problem, on_device
+from pipecycle.train.job import Job
+from pipecycle.train.problems import on_device
 from pipecycle.train.sessions import Precision, Teachers, one_thread
 from pipecycle.train.stacked import Stacked, Trainer, executor
 
@@ -49,26 +48,6 @@ class Engine:
     @property
     def steps_total(self) -> int:
         return sum(job.steps_total for job in self.jobs)
-
-
-def train(
-    schedule: Schedule,
-    problem: Problem,
-    watch: Watch | None = None,
-    *,
-    device: str | torch.device = "auto",
-    precision: Precision = "fp32",
-    trainer: Trainer = "auto",
-    dtype: torch.dtype = torch.float32,
-    width: int | None = None,
-    tick: Tick | None = None,
-) -> History:
-    """Execute one schedule; the options are those of `train_many`."""
-    job = Job(schedule, problem, watch)
-    (history,) = train_many(
-        [job], device=device, precision=precision, trainer=trainer, dtype=dtype, width=width, tick=tick
-    )
-    return history
 
 
 def train_many(
@@ -238,8 +217,7 @@ class Band:
                 runs.append((job, []))
             runs[-1][1].append(session)
         reference = torch.cat([job.versions.gather(job.graph.reference[sessions].tolist()) for job, sessions in runs])
-        batches = torch.from_numpy(np.concatenate([_batches(job, sessions, steps) for job, sessions in runs]))
-        views = _views(runs, steps)
+        batches, views = _inputs(runs, steps)
         training = self.jobs[0].problem.training
         lr = None
         if training.lr_decay != 1.0:
@@ -306,19 +284,15 @@ class Band:
         self._read(pending)
 
 
-def _batches(job: Job, sessions: list[int], steps: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    return job.problem.batches(steps)(job.schedule.sessions.client[sessions], job.numbers[sessions])
-
-
-def _views(runs: list[tuple[Job, list[int]]], steps: int) -> Tensor | None:
-    """How the images of these batches are seen; the jobs of a band have the same augmentation."""
-    drawn = []
+def _inputs(runs: list[tuple[Job, list[int]]], steps: int) -> tuple[Tensor, Tensor | None]:
+    """The batches of some sessions and how their images are seen; the jobs of a band have the same augmentation."""
+    batches, views = [], []
     for job, sessions in runs:
-        views = job.problem.views(steps)
-        if views is None:
-            return None
-        drawn.append(views(job.schedule.sessions.client[sessions], job.numbers[sessions]))
-    return torch.from_numpy(np.concatenate(drawn))
+        which = job.schedule.sessions.client[sessions], job.numbers[sessions]
+        batches.append(job.problem.batches(steps)(*which))
+        seen = job.problem.views(steps)
+        views += [] if seen is None else [seen(*which)]
+    return torch.from_numpy(np.concatenate(batches)), torch.from_numpy(np.concatenate(views)) if views else None
 
 
 def _stack_width(size: int, device: torch.device) -> int:

@@ -36,7 +36,7 @@ class Pending:
 
 
 def _score(correct: list[float], loss: float, finite: bool, totals: list[float]) -> Score:
-    if not finite:  # a model that is no model predicts class 0
+    if not finite:  # a model without finite numbers predicts class 0
         correct = [totals[0]] + [0.0] * (len(totals) - 1)
         loss = float("nan")
     by_class = tuple(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from pipecycle.schedule.ancestry import owners
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.world.streams import Ints
 
@@ -26,21 +27,21 @@ class Index:
 class Graph:
     """The part of a schedule that `wanted` versions depend on, and how far it has been computed.
 
-    An input counts for as long as somebody who needs it is not done: what nobody needs any more is given back by
-    the methods that record progress, so that memory grows with what is alive and not with the length of the run."""
+    An input is kept until everything that needs it is done; the methods that record progress return what is no longer
+    needed, so that memory grows with what is in use and not with the length of the run."""
 
     def __init__(
         self, schedule: Schedule, wanted: Ints, observed: Ints | None = None, made: Ints | None = None
     ) -> None:
-        """`observed` are sessions that are trained and `made` versions that are made although nobody may need them."""
+        """`observed` sessions are trained and `made` versions are made even if nothing else needs them."""
         self.schedule = schedule
         sessions, versions, tables = schedule.sessions, schedule.versions, schedule.tables
         self.reference = sessions.reference.astype(np.int64)
         self.teacher = np.ascontiguousarray(sessions.teacher).astype(np.int64)
         self.maker = np.full(len(sessions), -1)
-        self.maker[versions.update] = np.repeat(np.arange(len(versions)), np.diff(versions.update_at))
+        self.maker[versions.update] = owners(versions.update_at)
         self.table = np.full(len(sessions), -1)
-        self.table[tables.session] = np.repeat(np.arange(len(tables.slot)), np.diff(tables.session_at))
+        self.table[tables.session] = owners(tables.session_at)
         self.wanted = np.zeros(len(versions), bool)
         self.wanted[wanted] = True
         self.version_needed, self.session_needed, self.table_needed = self._needed(observed, made)
@@ -80,8 +81,7 @@ class Graph:
 
     def _indices(self) -> None:
         versions, tables = self.schedule.versions, self.schedule.tables
-        count = len(versions)
-        makers = np.repeat(np.arange(count), np.diff(versions.base_at))
+        count, makers = len(versions), owners(versions.base_at)
         kept = self.version_needed[makers]
         self.children = Index(versions.base[kept], makers[kept], count)
         needed = np.flatnonzero(self.session_needed)
@@ -95,19 +95,15 @@ class Graph:
         record = self.schedule.versions
         self.version_done, self.session_done, self.table_done = versions.copy(), sessions.copy(), tables.copy()
         self.unseen = unseen.copy()
-        count = len(record)
-        makers = np.repeat(np.arange(count), np.diff(record.base_at))
+        count, makers = len(record), owners(record.base_at)
         open_bases = np.bincount(makers[~versions[record.base]], minlength=count)
-        owners = np.repeat(np.arange(count), np.diff(record.update_at))
-        open_updates = np.bincount(owners[~sessions[record.update]], minlength=count)
+        open_updates = np.bincount(owners(record.update_at)[~sessions[record.update]], minlength=count)
         self.version_waits: list[int] = (open_bases + open_updates).tolist()
         waiting = self.session_needed & ~sessions
         taught = np.where(self.teacher >= 0, ~tables[self.teacher] if len(tables) else False, False)
         self.session_waits: list[int] = ((~versions[self.reference]).astype(np.int64) + taught).tolist()
-        self.table_waits: list[int] = [
-            int((~sessions[self._contributors(table)]).sum()) + int(table > 0 and not tables[table - 1])
-            for table in range(len(tables))
-        ]
+        open_logits = np.bincount(self.table[(self.table >= 0) & ~sessions], minlength=len(tables))
+        self.table_waits: list[int] = (open_logits + np.append(0, ~tables[:-1])[: len(tables)]).tolist()
         # Who still uses a version: sessions to start from it, recipes to be made of it, and those who want to see it.
         users = np.bincount(self.reference[waiting], minlength=count)
         unmade = self.version_needed[makers] & ~versions[makers]
@@ -115,10 +111,6 @@ class Graph:
         self.version_users: list[int] = (users + unseen).tolist()
         self.ready: list[int] = np.flatnonzero(waiting & (np.array(self.session_waits, np.int64) == 0)).tolist()
         self.remaining = int(waiting.sum())
-
-    def _contributors(self, table: int) -> Ints:
-        tables = self.schedule.tables
-        return np.asarray(tables.session[tables.session_at[table] : tables.session_at[table + 1]])
 
     @property
     def finished(self) -> bool:
@@ -133,7 +125,7 @@ class Graph:
         open_ones = np.flatnonzero(self.table_needed & ~self.table_done)
         return [table for table in open_ones.tolist() if not self.table_waits[table]]
 
-    # Progress.  Each returns what can now be done, and what nobody uses any more.
+    # Progress.  Each returns what can now be done, and what is no longer in use.
 
     def session_trained(self, session: int) -> tuple[int | None, int | None, bool]:
         """The version and the table that can now be made, and whether the reference is still in use."""

@@ -11,10 +11,10 @@ import attrs
 import numpy as np
 from attrs import define, field, frozen
 
-from pipecycle.checks import MOST_SLOTS, at_least, one_of
+from pipecycle.checks import MOST_SLOTS, at_least, one_of, setting
 from pipecycle.results.metrics import COLUMNS, Metrics
+from pipecycle.schedule.averages import served
 from pipecycle.schedule.schedule import Schedule, Status
-from pipecycle.schedule.serving import served
 from pipecycle.showing import Shown
 from pipecycle.world.energy import UNIT, units
 from pipecycle.world.streams import Ints
@@ -29,36 +29,29 @@ EarlyStop = Literal["off", "literal", "late"]
 class Look:
     """When models are evaluated, and which."""
 
-    every: int = field(
-        default=150,
-        validator=at_least(1, "slot", most=MOST_SLOTS),
-        metadata={"note": "slots between two evaluations"},
+    every: int = setting(150, "slots between two evaluations", at_least(1, "slot", most=MOST_SLOTS))
+    clients_every: int | None = setting(
+        None,
+        "slots between two means over all clients' own models; none is never",
+        at_least(1, "slot", most=MOST_SLOTS),
     )
-    clients_every: int | None = field(
-        default=None,
-        validator=at_least(1, "slot", most=MOST_SLOTS),
-        metadata={"note": "slots between two means over all clients' own models; none is never"},
+    early_stop: EarlyStop = setting(  # noqa: RUF009
+        "off",
+        "early stopping: off, literal (the paper's rule) or late (the rule, only above 15 % accuracy or after a fifth "
+        "of the slots)",
+        one_of(*get_args(EarlyStop)),
     )
-    early_stop: EarlyStop = field(
-        default="off",
-        validator=one_of(*get_args(EarlyStop)),
-        metadata={
-            "note": "early stopping: off, literal (the paper's rule) or late (the rule, only above 15 % accuracy or "
-            "after a fifth of the slots)"
-        },
+    served: str | None = setting(
+        None,
+        "model to evaluate: the published one (not set), the mean of all live chains (chains) or of the last K "
+        "published models (mean:K)",
+        served,
     )
-    served: str | None = field(
-        default=None,
-        validator=served,
-        metadata={
-            "note": "model to evaluate: the published one (not set), the mean of all live chains (chains) or of the "
-            "last K published models (mean:K)"
-        },
-    )
-    on: str | None = field(
-        default=None,
-        validator=one_of("test", "validation"),
-        metadata={"note": "the samples that accuracy and early stopping are about; none is test", "key": "look.on"},
+    on: str | None = setting(
+        None,
+        "the samples that accuracy and early stopping are about; none is test",
+        one_of("test", "validation"),
+        key="look.on",
     )
 
 
@@ -174,20 +167,19 @@ class History(Shown):
 
     def record(self, point: Checkpoint, score: Score, clients_accuracy: float | None) -> None:
         best = max([score.accuracy, *(row.best for row in self.rows[-1:])])
-        self.rows.append(
-            Row(
-                point.slot,
-                point.energy,
-                score.accuracy,
-                score.loss,
-                point.version,
-                best,
-                point.budget,
-                not score.finite,
-                clients_accuracy,
-                score.by_class,
-            )
+        row = Row(
+            slot=point.slot,
+            energy=point.energy,
+            accuracy=score.accuracy,
+            loss=score.loss,
+            version=point.version,
+            best=best,
+            budget=point.budget,
+            diverged=not score.finite,
+            clients_accuracy=clients_accuracy,
+            by_class=score.by_class,
         )
+        self.rows.append(row)
         if not score.finite:
             self.ended = "diverged"
         elif not point.budget and self._saturated():

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from pipecycle.checks import some_units
 from pipecycle.errors import InputError
+from pipecycle.schedule.ancestry import owners
+from pipecycle.schedule.averages import serve
 from pipecycle.schedule.schedule import Schedule
-from pipecycle.schedule.serving import serve
 from pipecycle.train.graph import Graph
 from pipecycle.train.history import Checkpoint, History, Look, Row, Score, checkpoints, current_sessions
 from pipecycle.train.pool import Pool
@@ -24,7 +25,7 @@ from pipecycle.world.streams import Ints
 
 
 class Probe(Protocol):
-    """Somebody who looks at weights as they come by."""
+    """Sees updates and versions as they are made."""
 
     sessions: Ints
     versions: Ints
@@ -133,7 +134,7 @@ class Job:
         factors = np.ones(len(record.base))
         terms = np.flatnonzero(record.kind[record.base] == Kind.MEMORY)
         if decay != 1.0 and len(terms):
-            user = np.repeat(np.arange(len(record)), np.diff(record.base_at))[terms]
+            user = owners(record.base_at)[terms]
             session = record.update[record.update_at[record.base[terms]]]  # a memory is one update
             age = record.made[user] - self.lengths.max() - self.schedule.sessions.start[session]
             factors[terms] = decay ** (np.maximum(age, 0) / 1000)

@@ -125,7 +125,7 @@ def check(module: nn.Module, shape: Sequence[int], classes: int, name: str = "mo
     if not parameters:
         raise InputError(f"model {name!r}: has no parameters to train")
     if any(not parameter.is_floating_point() for parameter in parameters):
-        raise InputError(f"model {name!r}: has parameters that are no real numbers, needs float32")
+        raise InputError(f"model {name!r}: has parameters that are not real numbers, needs float32")
     if any(not parameter.requires_grad for parameter in parameters):
         raise InputError(f"model {name!r}: has frozen parameters, which belong in buffers")
     if len(parameters) != len(list(module.named_parameters(remove_duplicate=False))):

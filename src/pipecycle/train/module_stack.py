@@ -33,28 +33,44 @@ class ModuleStack:
         self.velocity: list[Tensor] = []
 
     def run(self, work: Work, lr: Tensor, out: Trained) -> None:
-        """Train all sessions into `out`, the last chunk filled up with copies of its last session."""
-        count, steps, batch = work.batches.shape
+        """Train all sessions into `out`.
+
+        cuDNN puts several sessions into one product with zeros between them, and zero times infinity is no number: a
+        session that overflows can spoil those beside it.  So those that end without finite weights are trained again,
+        each alone, and those that begin without them are not trained at all."""
+        count, steps, _ = work.batches.shape
         if not steps:
             out.parameters.copy_(work.reference)
             return
+        sound = work.reference.isfinite().all(1)
+        rows = sound.nonzero()[:, 0]
+        out.parameters[~sound] = torch.nan
+        for some in rows.split(self.chunk):
+            self._train(work, lr, some, out)
+        if self.chunk > 1 and count > 1:
+            for row in (sound & ~out.parameters.isfinite().all(1)).nonzero():
+                self._train(work, lr, row, out)
+
+    def _train(self, work: Work, lr: Tensor, rows: Tensor, out: Trained) -> None:
+        """Train one chunk, filled up with copies of its last session."""
+        _, steps, batch = work.batches.shape
         kind = (work.table is not None, out.sums is not None, work.views is not None)
         self._reserve(steps, batch)
         graph = self._graph(kind)
-        for first in range(0, count, self.chunk):
-            rows = torch.arange(first, first + self.chunk, device=self.device).clamp_(max=count - 1)
-            self._load(work, lr, rows)
-            for _ in range(steps):
-                if graph is None:
-                    self._step(*kind)
-                else:
-                    graph.replay()
-            real = slice(first, min(first + self.chunk, count))
-            for final, part in zip(split(self.module, out.parameters[real]), self.weights, strict=True):
-                final.copy_(part[: len(final)])
-            if out.sums is not None and out.counts is not None:
-                out.sums[real] = self.held["sums"][: real.stop - real.start]
-                out.counts[real] = self.held["counts"][: real.stop - real.start]
+        count = len(rows)
+        self._load(work, lr, torch.cat([rows, rows[-1:].expand(self.chunk - count)]))
+        for _ in range(steps):
+            if graph is None:
+                self._step(*kind)
+            else:
+                graph.replay()
+        final = torch.empty_like(out.parameters[:count])
+        for whole, part in zip(split(self.module, final), self.weights, strict=True):
+            whole.copy_(part[:count])
+        out.parameters[rows] = final
+        if out.sums is not None and out.counts is not None:
+            out.sums[rows] = self.held["sums"][:count]
+            out.counts[rows] = self.held["counts"][:count]
 
     def _reserve(self, steps: int, batch: int) -> None:
         if self.room[0] >= steps and self.room[1] == batch:

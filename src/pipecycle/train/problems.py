@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from pipecycle.checks import MOST_BATCH, at_least, flag, number, share
-from pipecycle.data import Augment, Batches, Split, Task, Views, dirichlet, iid, load
+from pipecycle.data import Augment, Batches, Split, Task, Views, drawn, load
 from pipecycle.data.augment import augmentation
 from pipecycle.errors import InputError, shown
 from pipecycle.schedule.schedule import Schedule
@@ -122,7 +122,7 @@ def problem(
         training = evolve(training, augment=augment)
     about: dict[str, Any] = {} if split is not None else {"data.alpha": alpha, "data.samples": samples}
     if split is None:
-        split = iid(task, clients, samples, trial) if alpha is None else dirichlet(task, clients, samples, alpha, trial)
+        split = drawn(task, clients, samples, alpha, trial)
     if isinstance(model, str):
         about["train.model"] = model
         module = models.build(model, task.shape, task.classes, streams(trial)("model").words(2))

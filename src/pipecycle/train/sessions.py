@@ -144,12 +144,7 @@ class Executor:
         raise NotImplementedError
 
     def _work(
-        self,
-        reference: Tensor,
-        batches: Tensor,
-        lr: Tensor | None,
-        teachers: Teachers | None,
-        views: Tensor | None,
+        self, reference: Tensor, batches: Tensor, lr: Tensor | None, teachers: Teachers | None, views: Tensor | None
     ) -> Work:
         if reference.ndim != 2 or reference.shape[1] != self.size:
             raise InputError(f"reference has shape {tuple(reference.shape)}: needs (sessions, {self.size})")

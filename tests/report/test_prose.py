@@ -1,17 +1,17 @@
 from __future__ import annotations
 
-from pipecycle.report import load, story
+from pipecycle.report import load, prose
 from pipecycle.report.tables import summary_rows
 
 
 def tell(paths, target: float | None = None) -> list[str]:
     groups = load(paths)
-    return story.outcome(groups, summary_rows(groups, target))
+    return prose.outcome(groups, summary_rows(groups, target))
 
 
 def test_what_was_compared(make) -> None:
     groups = load([make("a"), make("b", "fedavg"), make("c", "fedavg", world__trial=1)])
-    assert story.compared(groups) == (
+    assert prose.compared(groups) == (
         "2 schedulers in 3 runs (2 trials), on 10 clients, the digits data split at random, batteries that gain a "
         "unit of energy in 50 % of slots and at most 400 slots."
     )
@@ -37,7 +37,7 @@ def test_no_clear_winner_is_said(make) -> None:
 def test_one_trial_proves_little(make) -> None:
     paths = [make("a", accuracy=(50, 90)), make("b", "fedavg", accuracy=(50, 80))]
     assert tell(paths)[1] == "fedavg is next, 10.0 points behind; one trial cannot tell them apart."
-    assert any(note.startswith("One trial each") for note in story.notes(load(paths)))
+    assert any(note.startswith("One trial each") for note in prose.notes(load(paths)))
 
 
 def test_several_worlds_are_told_apart(make) -> None:
@@ -49,7 +49,7 @@ def test_several_worlds_are_told_apart(make) -> None:
 
 def test_unfinished_runs_are_mentioned(make) -> None:
     groups = load([make("a"), make("b", world__trial=1, ended=None, accuracy=(40.0,))])
-    assert story.notes(groups)[0] == (
+    assert prose.notes(groups)[0] == (
         "pipecycle, trial 1: unfinished, evaluated up to slot 100. It is left out of means and tables."
     )
 
@@ -79,14 +79,14 @@ def test_what_is_worth_knowing_is_about_all_trials(make) -> None:
     """Here trial 0 has nothing to note; with less energy, it would be noted for all that nothing was aggregated."""
     (group,) = load([make(f"a{t}", world__trial=t, world__harvest="bernoulli:0.35") for t in range(2)])
     assert [record.figures["chains"]["coverage_min"] for record in group.records] == [10, 9]
-    (note,) = story.notes([group])
+    (note,) = prose.notes([group])
     assert note.startswith("pipecycle: in 1 of 2 trials a chain has met only 9 of the 10 clients that took part: ")
     (group,) = load([make(f"b{t}", world__trial=t, world__harvest="bernoulli:0.04") for t in range(4)])
     assert [record.figures["aggregations"] for record in group.records] == [0, 2, 0, 1]
-    (idle,) = story.notes([group])  # in trial 1 a third client is still training: no chain can have met it
+    (idle,) = prose.notes([group])  # in trial 1 a third client is still training: no chain can have met it
     assert idle.startswith("pipecycle: in 2 of 4 trials nothing was aggregated: ")
     (group,) = load([make(f"c{t}", world__trial=t, world__harvest="bernoulli:0.1") for t in range(3)])
-    (note,) = story.notes([group])
+    (note,) = prose.notes([group])
     assert note.startswith(
         "pipecycle: in all 3 trials a chain has met only 4 of the 10 clients that took part (at worst)"
     )

@@ -8,21 +8,21 @@ from typing import Any
 from pipecycle.report.tables import Summary, always, best_of, rivals
 from pipecycle.results import Difference, paired
 from pipecycle.runs.records import Group
-from pipecycle.schedule.summary import number, warnings
+from pipecycle.schedule.summary import warnings
+from pipecycle.words import listed, number, plural
 
 
 def compared(groups: Sequence[Group]) -> str:
     """One sentence about the runs."""
     trials = sorted({record.trial for group in groups for record in group.records})
     runs = sum(len(group.records) for group in groups)
-    words = [_count(len(groups), "scheduler" if _policies(groups) == len(groups) else "configuration")]
-    words.append(
-        f"{_count(runs, 'run')} ({_count(len(trials), 'trial')})" if runs > len(groups) else _count(runs, "run")
-    )
+    noun = "scheduler" if len({group.policy for group in groups}) == len(groups) else "configuration"
+    counts = f" ({plural(len(trials), 'trial')})" if runs > len(groups) else ""
+    what = f"{plural(len(groups), noun)} in {plural(runs, 'run')}{counts}"
     same = common(groups)
     where = []
     if "world.clients" in same:
-        where.append(_count(int(same["world.clients"]), "client"))
+        where.append(plural(int(same["world.clients"]), "client"))
     if "data.name" in same:
         alpha = same.get("data.alpha", "varied")
         how = "" if alpha == "varied" else " split at random" if alpha is None else f" split unevenly (alpha {alpha:g})"
@@ -33,7 +33,7 @@ def compared(groups: Sequence[Group]) -> str:
         where.append(f"at most {number(same['world.slots'])} slots")
     if same.get("world.budget") is not None:
         where.append(f"an energy budget of {number(same['world.budget'])} units for the whole fleet")
-    return f"{words[0]} in {words[1]}, on {listed(where)}." if where else f"{words[0]} in {words[1]}."
+    return f"{what}, on {listed(where)}." if where else f"{what}."
 
 
 def outcome(groups: Sequence[Group], rows: Sequence[Summary]) -> list[str]:
@@ -47,14 +47,7 @@ def outcome(groups: Sequence[Group], rows: Sequence[Summary]) -> list[str]:
         )
     for scenario in scenarios[:6]:
         said += _winner(groups, scenario)
-    said += _target(rows)
-    said += _waste(rows)
-    return said
-
-
-def compares(groups: Sequence[Group]) -> bool:
-    """Whether any two groups can be compared trial by trial."""
-    return any(rivals(groups, group) for group in groups if group.trained)
+    return [*said, *_target(rows), _waste(rows)]
 
 
 def notes(groups: Sequence[Group]) -> list[str]:
@@ -79,12 +72,8 @@ def notes(groups: Sequence[Group]) -> list[str]:
 
 def common(groups: Sequence[Group]) -> dict[str, Any]:
     """The facts that are the same for all groups."""
-    first = groups[0].facts
-    return {
-        key: value
-        for key, value in first.items()
-        if all(key in group.facts and group.facts[key] == value for group in groups)
-    }
+    every = [group.facts for group in groups]
+    return {key: value for key, value in every[0].items() if all((key, value) in facts.items() for facts in every)}
 
 
 def _winner(groups: Sequence[Group], scenario: str) -> list[str]:
@@ -94,11 +83,11 @@ def _winner(groups: Sequence[Group], scenario: str) -> list[str]:
     ours = best.accuracies
     place = "at the budget" if best.facts.get("world.budget") is not None else "at the end"
     average = sum(ours.values()) / len(ours)
-    over = f" on average over {_count(len(ours), 'trial')}" if len(ours) > 1 else ""
-    said = [f"{best.label} came out highest: {average:.1f} % of test samples right {place}{over}."]
+    over = f" on average over {plural(len(ours), 'trial')}" if len(ours) > 1 else ""
     others = rivals(groups, best)
     if not others:
         return [f"{best.label} got {average:.1f} % of test samples right {place}{over}."]
+    said = [f"{best.label} came out highest: {average:.1f} % of test samples right {place}{over}."]
     second = best_of(others, scenario)
     assert second is not None
     gap = paired(ours, second.accuracies)
@@ -168,20 +157,14 @@ def _target(rows: Sequence[Summary]) -> list[str]:
     return [said + "."]
 
 
-def _waste(rows: Sequence[Summary]) -> list[str]:
-    worst = max(rows, key=lambda row: (row["wasted"] or 0) / max(1, row["sessions"] or 0))
-    share = (worst["wasted"] or 0) / max(1, worst["sessions"] or 0)
+def _waste(rows: Sequence[Summary]) -> str:
+    shares = [(row["wasted"] or 0) / max(1, row["sessions"] or 0) for row in rows]
+    worst, share = rows[shares.index(max(shares))], max(shares)
     if len(rows) == 1:
-        return [
-            f"{100 * share:.0f} % of its sessions were never used." if worst["wasted"] else "No session was wasted."
-        ]
+        return f"{100 * share:.0f} % of its sessions were never used." if share else "No session was wasted."
     if share < 0.02:
-        return ["Hardly any training was wasted: at least 98 % of the sessions of every scheduler were used."]
-    return [f"{worst['label']} wasted most: {100 * share:.0f} % of its sessions were never used."]
-
-
-def _policies(groups: Sequence[Group]) -> int:
-    return len({group.policy for group in groups})
+        return "Hardly any training was wasted: at least 98 % of the sessions of every scheduler were used."
+    return f"{worst['label']} wasted most: {100 * share:.0f} % of its sessions were never used."
 
 
 def _harvest(spec: str) -> str:
@@ -192,12 +175,3 @@ def _harvest(spec: str) -> str:
         except ValueError:
             pass
     return f"harvest {spec}"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def listed(words: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "nothing"

@@ -8,7 +8,7 @@ import torch
 
 from pipecycle import InputError, Schedule, build, plan
 from pipecycle.runs.config import Config
-from pipecycle.schedule.serving import last_published, live_chains, serve
+from pipecycle.schedule.averages import last_published, live_chains, serve
 from pipecycle.train.analysis import evaluate, version_recipe
 from pipecycle.train.job import Job, Watch
 from pipecycle.train.problems import problem

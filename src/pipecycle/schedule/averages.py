@@ -1,5 +1,5 @@
-"""What else a server could serve (ours; the paper serves whichever model came in last): the mean of all live chains,
-or of the last few models that were published.  Neither costs energy, nor is anything trained from it."""
+"""Averages that a server could serve (ours; the paper serves whichever model came in last): the mean of all live
+chains, or of the last few models that were published.  Neither costs energy, nor is anything trained from it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import attrs
 import numpy as np
 
 from pipecycle.errors import InputError
+from pipecycle.schedule.ancestry import owners
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.world.lineage import Kind
 from pipecycle.world.streams import Ints
@@ -18,9 +19,8 @@ from pipecycle.world.streams import Ints
 def served(instance: object, attribute: Any, value: Any) -> None:
     """Validates a way of serving: none, chains or mean:K."""
     if value is not None and value != "chains" and not _last(value):
-        raise InputError(
-            f"{attribute.name} = {value}: needs chains, or mean:K with K the models to average, such as mean:5"
-        )
+        needs = "needs chains, or mean:K with K the models to average, such as mean:5"
+        raise InputError(f"{attribute.name} = {value}: {needs}")
 
 
 def _last(way: Any) -> int:
@@ -59,16 +59,10 @@ def live_chains(schedule: Schedule, slot: int) -> list[int]:
     candidates.update(references[versions.kind[references] != Kind.LOCAL].tolist())
     waiting = np.isin(versions.kind, (Kind.AGGREGATION, Kind.HANDOVER)) & ~versions.discarded & (versions.made <= last)
     waiting[published.version[:out]] = False
-    makers = np.repeat(np.arange(len(versions)), np.diff(versions.base_at))
+    makers = owners(versions.base_at)
     waiting[versions.base[versions.made[makers] <= last]] = False
     candidates.update(np.flatnonzero(waiting).tolist())
-    inherited = np.zeros(len(versions), np.uint8)
-    tips = []
-    for version in sorted(candidates, reverse=True):
-        if not inherited[version]:
-            inherited |= schedule.ancestry.ancestors(version)
-            tips.append(version)
-    return tips[::-1]
+    return schedule.ancestry.tips(candidates)
 
 
 def means(schedule: Schedule, slots: Sequence[int], groups: Sequence[list[int]]) -> tuple[Schedule, list[int]]:
