@@ -33,7 +33,7 @@ class Rounds:
         self.fleet, self.lineage, self.draw, self.clients = world.fleet, world.lineage, world.draw, world.clients
         self.period = epoch_length(self.epoch, world.session)
         self.launch = self.period - world.session - 1
-        self.received: list[Ints] = []
+        self.received: list[tuple[Ints, Ints]] = []  # clients and sessions
         self.late = False  # somebody had to wait for contact or a channel
 
     def decide(self, slot: int) -> None:
@@ -45,7 +45,7 @@ class Rounds:
         if phase == self.period - 1 or self.late:
             senders = self.fleet.unsent(self.fleet.to_server)
             arrived = self.fleet.send(senders, "server")
-            self.received.append(arrived)
+            self.received.append((senders if len(arrived) == len(senders) else self.fleet.client_of(arrived), arrived))
             self.late = len(arrived) < len(senders) and len(self.fleet.unsent(self.fleet.to_server)) > 0
 
     def members(self, slot: int) -> Ints:
@@ -54,9 +54,9 @@ class Rounds:
 
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
         if slot % self.period == self.period - 1:
-            sessions = np.concatenate(self.received)
+            clients, sessions = zip(*self.received, strict=True)
             self.received.clear()
-            self.aggregate(self.fleet.client_of(sessions), sessions)
+            self.aggregate(np.concatenate(clients), np.concatenate(sessions))
 
     def aggregate(self, clients: Ints, sessions: Ints) -> None:
         """The round is over, and these updates have arrived; there may be none, or two of a client that was late."""
