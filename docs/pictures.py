@@ -2,8 +2,7 @@
 
     python docs/pictures.py        # or: make pictures; needs Chromium and the playwright package
 
-They land in docs/images.  The plans in them are equal on every machine; fonts, the time that planning took and the
-trained accuracy are not: make them on a machine that does nothing else."""
+They land in docs/images.  The plans in them are equal on every machine; fonts and the trained accuracy are not."""
 
 from __future__ import annotations
 
@@ -61,6 +60,7 @@ def visit(browser: Any, studio: Studio, link: str, **options: Any) -> Any:
     page = browser.new_page(**{"viewport": {"width": 1280, "height": 860}, "color_scheme": "light", **options})
     page.goto(f"{studio.address}#{link}")
     settled(page)
+    page.evaluate("document.getElementById('status').textContent = ''")  # it says how long planning took here
     return page
 
 

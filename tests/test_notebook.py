@@ -29,6 +29,7 @@ from pipecycle import (
 )
 from pipecycle.policies import MIFA
 from pipecycle.schedule.summary import sentences, summarise
+from pipecycle.world.energy import UNIT
 
 WORLD = {"harvest": 1.0, "clients": 6, "slots": 120}
 
@@ -99,7 +100,7 @@ def test_a_schedule_as_text_and_in_a_notebook(schedule: Schedule) -> None:
 def test_the_sessions_of_a_schedule_as_a_frame(schedule: Schedule) -> None:
     frame = schedule.frame()
     assert len(frame) == len(schedule.sessions)
-    assert frame["energy"].sum() == schedule.spent_by_client().sum()
+    assert frame["energy"].sum() == schedule.sessions.spent.sum() / UNIT
     assert frame["status"].value_counts().to_dict() == {
         name.replace("_", " "): count for name, count in schedule.status_counts().items() if count
     }

@@ -64,7 +64,7 @@ FACTORIES = {
     "return nn.Linear(3, 3)": "on inputs of shape (1, 8, 8)",
     "return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))": "needs (4, 10)",
     "return nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, classes))": "draws random numbers",
-    "return nn.Sequential(nn.Flatten(), nn.Linear(64, classes, dtype=torch.complex64))": "no real numbers",
+    "return nn.Sequential(nn.Flatten(), nn.Linear(64, classes, dtype=torch.complex64))": "not real numbers",
 }
 
 

@@ -113,10 +113,9 @@ def test_the_books_are_those_of_every_battery(name: str) -> None:
         assert (total == part.sum(axis=1).cumsum()).all()
     assert (energy.level == held[-1]).all()
     assert (energy.overflow == lost.sum(axis=0)).all()
-    assert (made.spent_by_client() * UNIT == paid.sum(axis=0)).all()
-    assert (
-        made.spent_by_client() * UNIT + made.energy.level + made.energy.overflow == 2 * UNIT + gains.sum(axis=0)
-    ).all()
+    spent = np.bincount(made.sessions.client, made.sessions.spent, made.clients)
+    assert (spent == paid.sum(axis=0)).all()
+    assert (spent + made.energy.level + made.energy.overflow == 2 * UNIT + gains.sum(axis=0)).all()
     assert (np.diff(made.energy.spent, prepend=0) == paid.sum(axis=1)).all()
 
 

@@ -26,7 +26,7 @@ from pipecycle.studio.describe import describe
 from pipecycle.studio.packing import pack, unpack
 from pipecycle.studio.page import SCRIPTS, asset
 from pipecycle.studio.picture import picture
-from pipecycle.studio.planner import Desk, Superseded, message, planned
+from pipecycle.studio.planner import Superseded, message, planned
 from pipecycle.studio.settings import START, Offer, command, config_of, link_of, of_run, values_of
 from pipecycle.world.energy import UNIT
 from tests.commands import PATIENCE, pipecycle, process
@@ -134,9 +134,6 @@ def test_bounds_on_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "MOST_SESSIONS", 10)
     with pytest.raises(InputError, match="more than 10 sessions in"):
         message(small("fedavg"))
-    monkeypatch.setattr(planner, "MOST_SECONDS", -1)
-    with pytest.raises(InputError, match="took more than -1 s"):
-        message(small("fedavg"))
 
 
 # What is drawn.
@@ -192,6 +189,25 @@ def test_figures_beside_the_picture(policy: str) -> None:
     met = columns["chain.met"].reshape(len(facts["chains"]), -1)
     assert [int(row.sum()) // 255 for row in met] == [one["coverage"] for one in facts["chains"]]
     assert facts["figures"]["digest"] == schedule.digest()
+    versions = np.arange(len(schedule.versions))[-70:]
+    met = schedule.ancestry.met(versions).sum(axis=1).tolist()  # two walks, for more than 64
+    assert met == [schedule.ancestry.coverage(int(version)) for version in versions]
+
+
+def test_the_energy_of_a_fleet_adds_up(tmp_path: Path) -> None:
+    """Devices that idle, leak and download, from the command line to the page."""
+    (tmp_path / "own.toml").write_text(
+        'name = "own"\n[[device]]\nshare = 1.0\nidle = 0.01\nleak = 0.001\ndownload = 0.5\ncapacity = 60\n'
+    )
+    offer = Offer(kept={"world.fleet": str(tmp_path / "own.toml")})
+    facts, columns = unpack(message(config_of({"policy": "pipecycle", **SMALL}, offer)))
+    parts = {name: float(column[-1]) for name, column in columns.items() if name.startswith("energy.")}
+    assert {f"energy.{name}" for name in ("download", "lost", "idle", "leaked")} < set(parts)
+    total = sum(part for name, part in parts.items() if name not in ("energy.moment", "energy.busy"))
+    assert total == pytest.approx(facts["figures"]["energy"]["harvested"], rel=1e-6)
+    done = pipecycle("studio", "--fleet", "own.toml", "--export", "page.html", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "--fleet own.toml" in (tmp_path / "page.html").read_text()
 
 
 def test_steps_stand_beside_their_limits() -> None:
@@ -223,16 +239,17 @@ def test_messages_are_aligned_and_read_back() -> None:
     assert all((4 + size + offset) % 8 == 0 for _, offset, _ in listed.values())
 
 
-def test_superseded_plans_are_dropped() -> None:
-    desk, config = Desk(), small("pipecycle")
-    desk.ask("page", "a", 5, config)
+def test_a_plan_can_be_dropped_in_every_slot() -> None:
+    seen = []
+
+    def watch(over: int) -> None:
+        seen.append(over)
+        if over == 7:
+            raise Superseded
+
     with pytest.raises(Superseded):
-        desk.ask("page", "a", 4, config)
-    desk.ask("page", "b", 4, config)
-    desk.ask("other", "a", 1, config)
-    looks = iter([True, True, False])
-    with pytest.raises(Superseded):
-        message(config, lambda: next(looks))
+        message(small("pipecycle"), watch)
+    assert seen == list(range(1, 8))
 
 
 def test_the_page_is_in_small_files() -> None:

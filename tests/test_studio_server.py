@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pipecycle.runs.run import RunFolder
+from pipecycle.studio import desk
 from pipecycle.studio.server import MOST_BODY, Studio
 from pipecycle.studio.settings import START, Offer, config_of
 from tests.commands import PATIENCE, end, process, until
@@ -23,20 +24,27 @@ from tests.commands import PATIENCE, end, process, until
 SMALL = {"world.clients": 20, "world.slots": 300}
 
 
-@pytest.fixture
-def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
-    (tmp_path / "own_studio.py").write_text(
-        "from pipecycle.policies import FedAvg\nclass Raises(FedAvg):\n  name = 'raises'\n"
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
+    home = tmp_path_factory.mktemp("studio")
+    (home / "own_studio.py").write_text(
+        "import os\nfrom pipecycle.policies import FedAvg\nclass Raises(FedAvg):\n  name = 'raises'\n"
         "  def decide(self, slot): return {}[slot]\n"
+        "class Sleeps(FedAvg):\n  name = 'sleeps'\n"
+        "  def decide(self, slot):\n    while slot == 5: pass\n"
+        "class Dies(FedAvg):\n  name = 'dies'\n"
+        "  def decide(self, slot): os._exit(3)\n"
     )
-    monkeypatch.chdir(tmp_path)
-    server = Studio(Offer(("own_studio:Raises",)), START, lambda config: tmp_path / "runs" / config.policy, 0)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        own = Offer(tuple(f"own_studio:{name}" for name in ("Raises", "Sleeps", "Dies")))
+        server = Studio(own, START, lambda config: home / "runs" / config.policy, 0)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def ask(
@@ -61,7 +69,7 @@ PLAN = {"page": "p", "side": "a", "number": 1, "values": {"policy": "fedavg", **
 
 
 def test_only_our_own_page_gets_in(studio: Studio) -> None:
-    own = f"http://127.0.0.1:{studio.port}"
+    own, before = f"http://127.0.0.1:{studio.port}", studio.training.state()
     assert ask(studio, "POST", "/api/plan", PLAN)[0] == 200
     assert ask(studio, "POST", "/api/plan", PLAN, {"Origin": own})[0] == 200
     for headers in (
@@ -82,7 +90,7 @@ def test_only_our_own_page_gets_in(studio: Studio) -> None:
         ):
             status, text, _ = ask(studio, method, path, PLAN if method == "POST" else None, headers)
             assert (status, text[:11]) == (403, b"pipecycle: "), headers
-    assert studio.training.state()["state"] == "idle"
+    assert studio.training.state() == before
 
 
 def test_the_token_becomes_a_cookie_and_leaves_the_address(studio: Studio) -> None:
@@ -113,14 +121,15 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(studio: Studio) -> No
         ("/api/plan", b"[" * 60_000, "not JSON"),
         ("/api/plan", [1], "not a table"),
         ("/api/plan", {"page": "p"}, "needs a page, a side (a or b) and a number"),
-        ("/api/plan", {**PLAN, "number": 10**400}, ""),
+        ("/api/plan", {**PLAN, "page": "large", "number": 10**400}, ""),
         ("/api/plan", {**PLAN, "side": "c"}, "needs a page, a side"),
         ("/api/plan", b" " * (MOST_BODY + 1), f"needs at most {MOST_BODY:,}"),
         ("/api/train", {"sides": []}, "needs one or two schedulers"),
         ("/api/export", {"sides": [{}] * 3}, "needs one or two schedulers"),
         ("/api/export", {"sides": [PLAN["values"]], "view": {"from": []}}, "view: needs a table"),
         ("/api/none", {}, "needs one of /api/plan"),
-        ("/api/plan", {**PLAN, "values": {"policy": "own_studio:Raises", **SMALL}}, "own_studio.py, line 4, in decide"),
+        ("/api/plan", {**PLAN, "values": {"policy": "own_studio:Raises", **SMALL}}, "own_studio.py, line 5, in decide"),
+        ("/api/plan", {**PLAN, "values": {"policy": "own_studio:Dies", **SMALL}}, "in slot 0, with exit code 3"),
         ("/api/plan", {**PLAN, "values": {"policy": "own_studio:Other"}}, "own_studio:Other"),
     ],
 )  # fmt: skip
@@ -133,17 +142,36 @@ def test_bad_requests_get_a_sentence_and_the_studio_lives_on(studio: Studio, pat
 
 
 def test_a_long_plan_gives_way_to_a_newer_one(studio: Studio) -> None:
-    slow = {**PLAN, "values": {"policy": "isolated", "world.clients": 10_000, "world.slots": 2000}}
     answers: list[int] = []
-    first = threading.Thread(target=lambda: answers.append(ask(studio, "POST", "/api/plan", slow)[0]))
+    sleepy = {**PLAN, "page": "long", "values": {"policy": "own_studio:Sleeps", **SMALL}}
+    first = threading.Thread(target=lambda: answers.append(ask(studio, "POST", "/api/plan", sleepy)[0]))
     first.start()
     latest = time.monotonic() + PATIENCE
-    while not studio.desk._turn.locked():
+    while ("long", "a") not in studio.desk._newest:
         assert time.monotonic() < latest
         time.sleep(0.001)
-    assert ask(studio, "POST", "/api/plan", {**PLAN, "number": 2})[0] == 200
+    newer = {**PLAN, "page": "long", "number": 2}
+    assert ask(studio, "POST", "/api/plan", newer)[0] == 200
+    assert ask(studio, "POST", "/api/plan", {**newer, "number": 1})[0] == 409
+    assert ask(studio, "POST", "/api/plan", {**newer, "number": 1, "side": "b"})[0] == 200
     first.join()
     assert answers == [409]
+
+
+def test_a_policy_that_never_returns_is_given_up(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it does, its process ends; the studio then plans as before."""
+    assert _plan(studio, "cycp")[0] == 200  # a process has started
+    monkeypatch.setattr(desk, "MOST_SECONDS", 1.0)
+    status, text = _plan(studio, "own_studio:Sleeps")
+    assert status == 400
+    assert json.loads(text)["error"] == "planning took more than 1 s, and was given up in slot 5"
+    monkeypatch.undo()
+    assert _plan(studio, "fedseq")[0] == 200
+
+
+def _plan(studio: Studio, policy: str) -> tuple[int, bytes]:
+    body = {**PLAN, "page": policy, "values": {"policy": policy, **SMALL}}
+    return ask(studio, "POST", "/api/plan", body)[:2]
 
 
 def test_training_is_an_ordinary_run(studio: Studio) -> None:

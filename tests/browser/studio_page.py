@@ -94,8 +94,8 @@ class Visit:
         return found
 
     def says(self, text: str, side: str = "a") -> None:
-        """Wait until what is drawn was planned with a line in its configuration."""
-        self.until(lambda: text in self.toml(side))
+        """Wait until everything is drawn from a plan with a line in its configuration."""
+        self.until(lambda: text in self.toml(side) and self.page.evaluate("document.body.dataset.busy === 'false'"))
 
     def control(self, key: str, side: int | None = None) -> Any:
         within = self.page.locator(".scheduler").nth(side) if side is not None else self.page.locator("#controls")

@@ -10,6 +10,7 @@ import typer
 
 from pipecycle.checks import at_least
 from pipecycle.commands.running import folder_name
+from pipecycle.commands.shared import Fleet
 from pipecycle.files import writable, write
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.runs.config import Config
@@ -37,6 +38,7 @@ def studio(
         list[str] | None,
         typer.Option(metavar="SPEC", help="Offer a harvest that reads a file, solar:FILE or csv:FILE."),
     ] = None,
+    fleet: Fleet = None,
     port: Annotated[int | None, typer.Option(help="Of this machine. \\[default: 8410, or any that is free]")] = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Print the address and open no browser.")] = False,
     out: Annotated[
@@ -56,7 +58,7 @@ def studio(
         policy_class(name)
     for spec in files:
         parse_harvest(spec)
-    offer = Offer(tuple(own), tuple(files))
+    offer = Offer(tuple(own), tuple(files), {} if fleet is None else {"world.fleet": fleet})
     configs, offer = _settings(run, offer)
     if run is None and own:
         configs = _chosen(own, configs[0], offer)

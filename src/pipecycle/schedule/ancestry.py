@@ -178,6 +178,23 @@ class Ancestry:
         seen[self._sessions.client[self.sessions(version)]] = True
         return int(seen.sum())
 
+    def met(self, chosen: Ints) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+        """Whether the updates of each client are in each of some versions, chosen x clients.  A bit stands for a
+        version, so that one walk serves 64."""
+        if len(chosen) > 64:
+            return np.concatenate([self.met(chosen[:64]), self.met(chosen[64:])])
+        bits = np.zeros(len(self._versions), np.uint64)
+        number = np.arange(len(chosen), dtype=np.uint64)
+        np.bitwise_or.at(bits, chosen, np.uint64(1) << number)
+        for first, last in reversed(self._runs):
+            if last - first > 1:
+                np.bitwise_or.at(bits, self._bases(first, last), bits[first:last])
+            elif bits[first]:
+                bits[self._bases(first, last)] |= bits[first]
+        seen = np.zeros(self._clients, np.uint64)
+        np.bitwise_or.at(seen, self._sessions.client[self._versions.update], bits[self._maker])
+        return (seen >> number[:, None] & np.uint64(1)).astype(bool)
+
     def sessions(self, version: int) -> Ints:
         """The sessions whose updates are in the version."""
         return np.asarray(self._versions.update[self.ancestors(version)[self._maker] > 0], np.int64)

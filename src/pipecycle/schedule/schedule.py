@@ -22,7 +22,6 @@ from pipecycle.schedule.ancestry import Ancestry, busy_groups
 from pipecycle.schedule.verify import verify
 from pipecycle.showing import Shown
 from pipecycle.world.energy import UNIT, units
-from pipecycle.world.lineage import Floats
 from pipecycle.world.streams import Ints
 
 if TYPE_CHECKING:
@@ -240,11 +239,6 @@ class Schedule(Shown):
         counts = self.participation().astype(np.float64)
         squares = float((counts**2).sum())
         return float(counts.sum()) ** 2 / (len(counts) * squares) if squares else None
-
-    def spent_by_client(self) -> Floats:
-        """Units."""
-        spent: Floats = self.sessions.spent / UNIT
-        return np.asarray(np.bincount(self.sessions.client, spent, self.clients), np.float64)
 
     def wasted(self) -> int:
         """Sessions whose update was never used, or only in a hub model that was discarded."""

@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 ALIGNED = 8
-TYPES = {"i4": "Int32Array", "i2": "Int16Array", "u2": "Uint16Array", "u1": "Uint8Array", "f4": "Float32Array"}
+TYPES = {
+    "i4": "Int32Array",
+    "i2": "Int16Array",
+    "u2": "Uint16Array",
+    "i1": "Int8Array",
+    "u1": "Uint8Array",
+    "f4": "Float32Array",
+}
 
 
 def pack(facts: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> bytes:

@@ -6,10 +6,12 @@ import base64
 import hashlib
 import html
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from string import Template
 from typing import Any
+from urllib.parse import unquote
 
 from pipecycle import __version__
 from pipecycle.report.page import asset as report_asset
@@ -55,6 +57,8 @@ def page(
         "token": token,
         "link": link,
         "data": DATA,
+        "fleet": offer.kept.get("world.fleet"),
+        "again": _again(offer, link),
         "chains": CHAINS,
         "sides": COLOURS[:2],
         "curves": list(curves),
@@ -75,6 +79,15 @@ def page(
         "scripts": "".join(f"<script>{script}</script>\n" for script in scripts),
     }
     return Template(asset("studio.html")).substitute(facts), f"{allowed}; frame-ancestors 'none'"
+
+
+def _again(offer: Offer, link: str) -> str:
+    """The command that opens this page to change its settings."""
+    words = ["pipecycle", "studio", f"#{link}"]
+    for flag, values in (("--policy", offer.policies), ("--harvest", offer.harvests)):
+        words += [word for value in values if f"={value}" in unquote(link) for word in (flag, value)]
+    fleet = offer.kept.get("world.fleet")
+    return shlex.join([*words, *(() if fleet is None else ("--fleet", fleet))])
 
 
 def _connect(plans: Sequence[bytes]) -> str:

@@ -32,16 +32,19 @@ def picture(schedule: Schedule) -> tuple[dict[str, Any], Columns]:
     for part in (_sessions, _groups, _energy, _lags, _steps, _coverage, _chains):
         more, drawn = part(schedule)
         facts |= more
-        columns |= {name: column.astype(_KINDS[name.rpartition(".")[2]]) for name, column in drawn.items()}
+        columns |= {name: _narrow(column) for name, column in drawn.items()}
     return facts, columns
 
 
-_KINDS: dict[str, str] = {
-    **dict.fromkeys(("client", "start", "end", "reference", "event", "group", "at", "moment", "slot", "version"), "i4"),
-    **dict.fromkeys(("from", "to", "last_reference", "count", "lag", "lane", "chain"), "i4"),
-    **dict.fromkeys(("state", "main", "met"), "u1"),
-    **dict.fromkeys(("training", "to_hub", "to_server", "stored", "overflowed", "busy", "step", "clients"), "f4"),
-}
+def _narrow(column: NDArray[Any]) -> NDArray[Any]:
+    """In as few bytes as hold every value."""
+    if column.dtype.kind == "f":
+        return column.astype("f4")
+    low, high = int(column.min(initial=0)), int(column.max(initial=0))
+    fits = (kind for kind in ("u1", "i1", "u2", "i2") if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max)
+    return column.astype(next(fits, "i4"))
+
+
 USED, UNUSED, FLYING = 0, 1, 2
 """What became of a session or group: used, never used, still training when the plan ends."""
 
@@ -73,7 +76,7 @@ def _sessions(schedule: Schedule) -> tuple[dict[str, Any], Columns]:
     columns = {
         "client": sessions.client, "start": sessions.start, "end": _ends(schedule), "reference": sessions.reference,
         "event": schedule.ancestry.event_of_session, "lag": _lag_of_session(schedule),
-        "chain": _chain_of_session(schedule), "state": state, "group": group,
+        "chain": _chain_of_session(schedule), "state": state,
     }  # fmt: skip
     return {"sessions": len(sessions)}, {f"session.{name}": column[order] for name, column in columns.items()}
 
@@ -127,9 +130,9 @@ def _handovers(schedule: Schedule, group: Ints, starts: Ints, ends: Ints) -> tup
     passed = np.flatnonzero((parent >= 0) & (parent != group))
     passed = passed[ends[parent[passed]] < starts[group[passed]]]
     pairs, first, members = np.unique(
-        np.stack([group[passed], parent[passed]]), axis=1, return_index=True, return_counts=True
+        group[passed] * len(starts) + parent[passed], return_index=True, return_counts=True
     )
-    child, parent = pairs
+    child, parent = np.divmod(pairs, len(starts))
     order = np.lexsort((first, -members, child))
     child, parent = child[order], parent[order]
     main = np.diff(child, prepend=-1) != 0
@@ -143,8 +146,8 @@ def moments(slots: int, most: int = MOST_MOMENTS) -> Ints:
 
 def _energy(schedule: Schedule) -> tuple[dict[str, Any], Columns]:
     energy, slots = schedule.energy, moments(schedule.slots)
-    kinds = ("training", "to_hub", "to_server", "stored", "overflowed")
-    columns = {f"energy.{name}": getattr(energy, name)[slots] / UNIT for name in kinds}
+    parts = energy.purposes | {"stored": energy.stored, "overflowed": energy.overflowed} | energy.drains_by_cause
+    columns = {f"energy.{name}": total[slots] / UNIT for name, total in parts.items()}
     change = np.bincount(schedule.sessions.start, minlength=schedule.slots + 1)
     change -= np.bincount(_ends(schedule) + 1, minlength=schedule.slots + 1)
     return {}, columns | {"energy.moment": slots, "energy.busy": np.cumsum(change)[slots]}
@@ -165,31 +168,26 @@ def _steps(schedule: Schedule) -> tuple[dict[str, Any], Columns]:
     return {"step": taken.figures(), "limits": [stability_limit(lag) for lag in shown]}, columns
 
 
-def _coverage(schedule: Schedule, most: int = 30) -> tuple[dict[str, Any], Columns]:
+def _coverage(schedule: Schedule, most: int = 48) -> tuple[dict[str, Any], Columns]:
     """Clients in the served model, after some of the publications; most of them early, where coverage grows."""
     published = schedule.publications
     count = len(published.slot)
     if not count:
         return {}, {"coverage.slot": np.array([0, schedule.slots]), "coverage.clients": np.zeros(2)}
     early = np.geomspace(1, count, min(most, count)).astype(int) - 1
-    picks = np.unique(np.concatenate([early, np.linspace(0, count - 1, min(8, count)).astype(int)]))
-    met = [schedule.ancestry.coverage(int(version)) for version in published.version[picks]]
+    picks = np.unique(np.concatenate([early, np.linspace(0, count - 1, min(16, count)).astype(int)]))
+    met = schedule.ancestry.met(published.version[picks]).sum(axis=1)
     slots = np.concatenate([[0], published.slot[picks] + 1, [schedule.slots]])
     return {}, {"coverage.slot": slots, "coverage.clients": np.array([0, *met, met[-1]])}
 
 
 def _chains(schedule: Schedule) -> tuple[dict[str, Any], Columns]:
     """Whom each chain has met, the narrowest first: 0 to 255 for none to all clients of a bin."""
-    ancestry, versions = schedule.ancestry, schedule.versions
+    ancestry = schedule.ancestry
     tips = sorted(ancestry.chains, key=lambda chain: chain.coverage)[:MOST_CHAINS]
     bins = min(schedule.clients, MOST_BINS)
     edges = np.linspace(0, schedule.clients, bins + 1).astype(int)
-    makers = np.repeat(np.arange(len(versions)), np.diff(versions.update_at))
-    rows = []
-    for tip in tips:
-        seen = np.zeros(schedule.clients)
-        seen[schedule.sessions.client[versions.update[ancestry.ancestors(tip.version)[makers] > 0]]] = 1
-        rows.append(np.add.reduceat(seen, edges[:-1]) / np.diff(edges) * 255)
+    seen = np.add.reduceat(ancestry.met(np.array([tip.version for tip in tips])), edges[:-1], axis=1, dtype=np.int64)
     listed = [
         {
             "chain": int(number),
@@ -201,4 +199,5 @@ def _chains(schedule: Schedule) -> tuple[dict[str, Any], Columns]:
         for tip in tips
         for number in [ancestry.chain_of_event[ancestry.event_of_version[tip.version]]]
     ]
-    return {"chains": listed, "bins": bins}, {"chain.met": np.concatenate(rows).round()}
+    shares = (seen * 255 / np.diff(edges)).round().astype(np.int64)
+    return {"chains": listed, "bins": bins}, {"chain.met": shares.ravel()}

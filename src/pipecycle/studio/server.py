@@ -20,8 +20,9 @@ from urllib.parse import parse_qs, urlsplit
 from pipecycle.errors import InputError, own_code, sentence, shown
 from pipecycle.files import reason
 from pipecycle.runs.config import Config
+from pipecycle.studio.desk import Desk, PlanningError
 from pipecycle.studio.page import page
-from pipecycle.studio.planner import Desk, Superseded
+from pipecycle.studio.planner import Superseded, message
 from pipecycle.studio.settings import Offer, config_of, link_of
 from pipecycle.studio.training import Training
 
@@ -53,6 +54,7 @@ class Studio(ThreadingHTTPServer):
             if port is not None:
                 raise InputError(f"port = {port}: cannot be used ({reason(error)})") from None
             super().__init__((HOST, 0), Handler)
+        self.desk.open()
         self.port = int(self.server_address[1])
         self.hosts = {f"{HOST}:{self.port}", f"localhost:{self.port}"}
         self.cookie = f"pipecycle-studio-{self.port}"
@@ -68,6 +70,7 @@ class Studio(ThreadingHTTPServer):
 
     def server_close(self) -> None:
         super().server_close()
+        self.desk.close()
         self.training.close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -143,7 +146,8 @@ class Handler(BaseHTTPRequestHandler):
             if isinstance(error, InputError) or own_code(error) is not None:
                 self._json({"error": sentence(error)}, HTTPStatus.BAD_REQUEST)
                 return
-            traceback.print_exc()
+            if not isinstance(error, PlanningError):  # it has been printed
+                traceback.print_exc()
             ours = (
                 f"an error in pipecycle itself ({sentence(error)}); the terminal shows the details, please report them"
             )
@@ -273,11 +277,10 @@ def export(
     view: Mapping[str, Any] | None = None,
 ) -> str:
     """The page with its plans inside, which opens from disk."""
-    desk = desk or Desk()
     curves = []
     for config in configs:
         points = training.points(config) if training is not None else []
         if points:
             curves.append({"policy": config.policy, "toml": config.text(), "points": points})
-    plans = [desk.message(config) for config in configs]
+    plans = [message(config) if desk is None else desk.message(config) for config in configs]
     return page(offer, link_of(configs, view), plans=plans, curves=curves)[0]

@@ -44,8 +44,8 @@ class Offer:
     """The user's own, as module:Class."""
     harvests: tuple[str, ...] = ()
     """Descriptions that read files."""
-    kept: Mapping[str, Any] = field(factory=dict)
-    """What the run that was opened sets and no control of the page changes."""
+    kept: dict[str, Any] = field(factory=dict)
+    """What no control of the page changes: the fleet, and whatever else the run that was opened sets."""
 
     @property
     def names(self) -> list[str]:
@@ -144,7 +144,7 @@ def of_run(path: Path, offer: Offer) -> tuple[Config, Offer]:
     facts = {f"{section}.{name}": value for section, name, value in _differences(found) if section in sections}
     kept = {key: value for key, value in facts.items() if key not in shown_here}
     harvest = found.world.harvest
-    offer = attrs.evolve(offer, kept=kept, harvests=tuple(dict.fromkeys([*offer.harvests, harvest])))
+    offer = attrs.evolve(offer, kept=kept | offer.kept, harvests=tuple(dict.fromkeys([*offer.harvests, harvest])))
     settings = {f"policy.{key}": value for key, value in found.settings.items()}
     values = {"policy": found.policy, **settings, **{key: facts[key] for key in facts if key in shown_here}}
     return config_of(values, offer), offer
@@ -155,6 +155,7 @@ def of_run(path: Path, offer: Offer) -> tuple[Config, Offer]:
 FLAGS = {
     "policy.groups": "--groups",
     "world.harvest": "--harvest",
+    "world.fleet": "--fleet",
     "world.clients": "--clients",
     "world.session": "--session",
     "world.slots": "--slots",

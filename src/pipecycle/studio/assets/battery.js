@@ -76,7 +76,7 @@
       wide = (slots / longest) * w;
     c.imageSmoothingEnabled = false;
     c.drawImage(image(plan, Math.min(clients, Math.round(h))), x, y, wide, h);
-    plot.below(0, longest, (slot) => x + (slot / longest) * w, "", true, false);
+    plot.below(0, longest, (slot) => x + (slot / longest) * w, "slot #", true, false);
     c.fillStyle = theme.soft;
     c.textAlign = "right";
     c.textBaseline = "middle";
@@ -90,7 +90,7 @@
     }
     // The scale.
     const left = x + w + 8,
-      bar = plot.margin.right - 40;
+      bar = plot.margin.right - 46;
     for (let at = 0; at < h; at++) {
       const colour = COLOURS[Math.round(255 * (1 - at / h))];
       c.fillStyle = `rgb(${colour & 255},${(colour >> 8) & 255},${(colour >> 16) & 255})`;
@@ -109,9 +109,12 @@
       by = unit(plan);
     if (chosen !== null && chosen < clients)
       return Float64Array.from(level.subarray(chosen * columns, (chosen + 1) * columns), (one) => one * by);
-    const sums = new Float64Array(columns);
-    for (let at = 0; at < level.length; at++) sums[at % columns] += level[at];
-    return sums.map((sum) => (sum * by) / clients);
+    if (plan.mean === undefined) {
+      plan.mean = new Float64Array(columns);
+      for (let at = 0; at < level.length; at += columns)
+        for (let k = 0; k < columns; k++) plan.mean[k] += (level[at + k] * by) / clients;
+    }
+    return plan.mean;
   }
 
   function line(plot, plan) {
@@ -119,11 +122,12 @@
       { x, y, w, h } = plot.inner,
       longest = Studio.time.slots();
     const values = series(plan),
-      most = Math.max(1, ...values) * 1.08;
+      both = Studio.shown().map((side) => series(Studio.plans[side])),
+      most = Math.max(1, ...both.flatMap((all) => [...all])) * 1.08;
     const X = (slot) => x + (slot / longest) * w,
       Y = (level) => y + h - (level / most) * h;
     plot.beside(0, most, Y);
-    plot.below(0, longest, X, "");
+    plot.below(0, longest, X, "slot #");
     if (chosen !== null) {
       const { client, start, end, chain } = plan.session;
       for (let at = 0; at < client.length; at++) {
@@ -166,13 +170,13 @@
     const plan = () => Studio.plans[side],
       ready = () => plan() !== null;
     const map = new Studio.Plot(host, {
-      margin: { right: 58 },
+      margin: { right: 64 },
       height: () => 240,
       draw: (plot) => heat(plot, plan()),
       words: () => words(plan(), side),
     });
     const one = new Studio.Plot(host, {
-      margin: { right: 58 },
+      margin: { right: 64 },
       height: () => 130,
       draw: (plot) => line(plot, plan()),
       words: () => wordsOfOne(plan()),

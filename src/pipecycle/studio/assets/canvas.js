@@ -82,7 +82,7 @@
       this.speak();
     }
 
-    // Axes; `at` maps a value to a pixel.
+    // Axes; `at` maps a value to a pixel, and in `label` the first tick's number stands for #.
     below(low, high, at, label, whole = true, lines = true) {
       const c = this.context,
         { x, y, w, h } = this.inner;
@@ -90,6 +90,7 @@
       c.strokeStyle = theme.line;
       c.textAlign = "center";
       c.textBaseline = "top";
+      let words = label;
       for (const tick of ticks(low, high, Math.max(2, w / 90), whole)) {
         const place = Math.round(at(tick)) + 0.5;
         if (place < x - 1 || place > x + w + 1) continue;
@@ -97,12 +98,8 @@
         c.moveTo(place, lines ? y : y + h);
         c.lineTo(place, y + h + 4);
         c.stroke();
-        c.fillText(Studio.figure(tick), Math.min(Math.max(place, x + 6), x + w - 8), y + h + 7);
-      }
-      if (label) {
-        c.textAlign = "right";
-        c.textBaseline = "bottom";
-        c.fillText(label, x + w - 2, y + h - 3);
+        c.fillText(words.replace("#", Studio.figure(tick)), Math.min(Math.max(place, x + 6), x + w - 8), y + h + 7);
+        words = "#";
       }
     }
 
@@ -113,7 +110,7 @@
       c.strokeStyle = theme.line;
       c.textAlign = "right";
       c.textBaseline = "middle";
-      for (const tick of ticks(low, high, Math.max(2, h / 42), whole)) {
+      for (const tick of ticks(low, high, Math.max(3, h / 42), whole)) {
         const place = Math.round(at(tick)) + 0.5;
         if (place < y - 1 || place > y + h + 1) continue;
         c.beginPath();

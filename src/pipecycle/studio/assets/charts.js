@@ -13,10 +13,14 @@
     ["training", "training", "#0072B2"],
     ["to_hub", "to hubs", "#CC79A7"],
     ["to_server", "to the server", "#D55E00"],
+    ["download", "downloads", "#56B4E9"],
+    ["lost", "lost", "#AA3377"],
     ["stored", "stored", "#E69F00"],
     ["overflowed", "overflowed", "#999999"],
+    ["idle", "idled away", "#F0E442"],
+    ["leaked", "leaked", "#009E73"],
   ];
-  byId("energy-legend").append(...PURPOSES.map(([, name, colour]) => swatch(colour, name)));
+  const purposes = (plan) => PURPOSES.filter(([key]) => plan.energy[key]); // some are of fleets from files only
 
   function swatch(colour, name) {
     const mark = make("i");
@@ -29,14 +33,14 @@
       { x, y, w, h } = plot.inner,
       { moment } = plan.energy,
       longest = Studio.time.slots();
-    const total = (one) => PURPOSES.reduce((sum, [key]) => sum + one.energy[key].at(-1), 0);
+    const total = (one) => purposes(one).reduce((sum, [key]) => sum + one.energy[key].at(-1), 0);
     const most = 1.04 * Math.max(1, ...plans().map((one) => total(one.plan)));
     const X = (slot) => x + (slot / longest) * w,
       Y = (units) => y + h - (units / most) * h;
     plot.beside(0, most, Y);
-    plot.below(0, longest, X, "slot");
+    plot.below(0, longest, X, "slot #");
     const base = new Float64Array(moment.length);
-    for (const [key, , colour] of PURPOSES) {
+    for (const [key, , colour] of purposes(plan)) {
       const column = plan.energy[key];
       if (!column.at(-1) && key !== "training") continue;
       c.beginPath();
@@ -53,10 +57,8 @@
 
   function energyWords(plan, side) {
     const { energy: e, spent_on: on } = plan.facts.figures;
-    return (
-      `${Studio.name(side)}: ${count(e.harvested)} units harvested = ${count(on.training)} for training + ${count(on.to_hub)} to hubs + ` +
-      `${count(on.to_server)} to the server + ${count(e.stored)} stored + ${count(e.overflowed)} overflowed.`
-    );
+    const parts = purposes(plan).map(([key, name]) => `${count(on[key] ?? e[key])} ${name}`);
+    return `${Studio.name(side)}: ${count(e.harvested)} units harvested = ${parts.join(" + ")}.`;
   }
 
   function energyTip(plot, plan, px) {
@@ -67,7 +69,7 @@
       at = Math.min(moment.length - 1, Math.round((slot / plan.facts.slots) * moment.length));
     return [
       `After ${count(moment[at] + 1)} slots`,
-      ...PURPOSES.map(([key, name]) => `${name}: ${count(plan.energy[key][at])}`),
+      ...purposes(plan).map(([key, name]) => `${name}: ${count(plan.energy[key][at])}`),
     ];
   }
 
@@ -182,10 +184,12 @@
       c.beginPath();
       c.rect(plot.inner.x, y, plot.inner.w, h);
       c.clip();
-      const line = () => limits.forEach((limit, at) => c.lineTo(X(at), y + h - (limit / high) * h));
+      const line = () => {
+        limits.forEach((limit, at) => c.lineTo(X(at), y + h - (limit / high) * h));
+        c.lineTo(X(last + 0.4), y + h - (limits.at(-1) / high) * h);
+      };
       c.beginPath();
       line();
-      c.lineTo(X(last + 0.4), y + h - (limits.at(-1) / high) * h);
       c.lineTo(X(last + 0.4), y - 2000);
       c.lineTo(X(0), y - 2000);
       c.closePath();
@@ -256,7 +260,7 @@
       const X = (slot) => x + (slot / longest) * w,
         Y = (clients) => y + h - (clients / most) * h;
       plot.beside(0, most, Y, "", true);
-      plot.below(0, longest, X, "slot");
+      plot.below(0, longest, X, "slot #");
       plans().forEach(({ side, plan }) => {
         c.strokeStyle = sideColour(side);
         c.lineWidth = 2;
@@ -301,7 +305,7 @@
       c.textAlign = "left";
       c.fillText(count(row.coverage), x + w + 6, top + tall / 2);
     });
-    plot.below(0, plan.facts.clients, (client) => x + (client / plan.facts.clients) * w, "", true, false);
+    plot.below(0, plan.facts.clients, (client) => x + (client / plan.facts.clients) * w, "client #", true, false);
   }
   function chainWords(plan, side) {
     const { count: all, coverage_min: least, coverage_mean: mean, depth_max: depth } = plan.facts.figures.chains,
@@ -335,7 +339,7 @@
     },
   };
 
-  function show(side) {
+  function panel(side) {
     const plan = Studio.plans[side];
     for (const [host, kind] of Object.entries(KINDS)) {
       const known = panels[host];
@@ -365,6 +369,12 @@
       known[side].head.textContent = label(side);
       known[side].plot.refresh();
     }
+  }
+
+  function show() {
+    SIDES.forEach(panel);
+    const some = new Set(plans().flatMap(({ plan }) => purposes(plan)));
+    byId("energy-legend").replaceChildren(...Array.from(some, ([, name, colour]) => swatch(colour, name)));
     [lag, step, coverage].forEach((plot) => plot.refresh());
     document
       .querySelectorAll(".side-legend")
@@ -375,5 +385,6 @@
       );
   }
 
+  Studio.on("theme", show); // legends have colours, too
   Studio.charts = { show, label, sideColour };
 })();

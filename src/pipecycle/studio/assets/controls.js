@@ -327,6 +327,8 @@
       "fieldset",
       {},
       make("legend", {}, "World"),
+      start.fleet &&
+        make("p", { className: "note" }, `Devices come from ${start.fleet}; settings that it states are fixed.`),
       ...fields(start.world.slice(0, 3)),
       ...harvest(
         () => state.shared["world.harvest"],

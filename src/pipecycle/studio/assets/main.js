@@ -52,34 +52,40 @@
     for (const other of Studio.shown()) if (other !== side) Studio.pipeline.show(other); // the stretch may have moved
   }
 
-  // Everything but the pipelines, which come first.
+  // Everything but the pipelines, which are painted first.
   function rest() {
-    for (const side of SIDES) {
-      Studio.battery.show(side);
-      Studio.charts.show(side);
-    }
+    for (const side of SIDES) Studio.battery.show(side);
+    Studio.charts.show();
+    Studio.training.redraw();
     if (Studio.shown().length) Studio.time.strip.refresh();
     Studio.words.show();
     Studio.pipeline.table();
   }
 
-  let resting = 0;
+  // A message to oneself comes after the frame has been painted.
+  function afterPaint(act) {
+    requestAnimationFrame(() => {
+      const { port1, port2 } = new MessageChannel();
+      port1.onmessage = act;
+      port2.postMessage(0);
+    });
+  }
+
+  let unpainted = 0; // plans of which only the pipeline is there
   Studio.on("plan", ({ side, plan, times }) => {
     Studio.plans[side] = plan;
     Studio.problems[side] = "";
     redraw(side);
-    const painted = performance.now();
-    cancelAnimationFrame(resting);
-    resting = requestAnimationFrame(() => {
-      rest();
+    const ready = performance.now();
+    unpainted++;
+    afterPaint(() => {
+      const painted = performance.now();
+      unpainted--;
+      if (!unpainted) rest();
       status();
-      const seen = new MessageChannel(); // its message comes after the frame has been painted
-      seen.port1.onmessage = () => {
-        document.body.dataset.drawn = ++drawn;
-        Studio.last = { ...times, painted, seen: performance.now(), took: plan.facts.took, side };
-        document.dispatchEvent(new CustomEvent("drawn", { detail: Studio.last }));
-      };
-      seen.port2.postMessage(0);
+      document.body.dataset.drawn = ++drawn;
+      Studio.last = { ...times, ready, painted, complete: performance.now(), took: plan.facts.took, side };
+      document.dispatchEvent(new CustomEvent("drawn", { detail: Studio.last }));
     });
   });
   Studio.on("problem", ({ side, text }) => {
@@ -92,7 +98,7 @@
   Studio.on("stretch", note);
 
   function status() {
-    document.body.dataset.busy = wire.busy();
+    document.body.dataset.busy = wire.busy() || unpainted > 0;
     if (start.saved) {
       byId("status").textContent = "A saved page";
       return;

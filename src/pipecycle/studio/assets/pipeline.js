@@ -34,7 +34,7 @@
     const { picked, place } = (plan.rows ??= rows(plan, 170));
     const { client, start, end, chain, state } = plan.session;
     plan.placed ??= Int32Array.from(client, (one) => place[one]);
-    return { row: plan.placed, start, end, chain, state, rows: picked.length, name: (at) => `client ${picked[at]}` };
+    return { row: plan.placed, start, end, chain, state, rows: picked.length, name: (at) => (at ? count(picked[at]) : `client ${picked[at]}`) };
   }
 
   function draw(plot, plan) {
@@ -47,15 +47,12 @@
       tall = room / Math.max(1, set.rows);
     const X = (slot) => x + ((slot - from) / (to - from)) * w;
     const gap = tall > 8 ? Math.min(4, tall * 0.18) : tall > 3 ? 0.5 : 0;
-    plot.below(from, to, X, "");
+    plot.below(from, to, X, "slot #");
     c.save();
     c.beginPath();
     c.rect(x, y, w, h);
     c.clip();
-    const letters = tall - gap >= 11;
-    c.font = `600 ${Math.min(13, Math.max(9, tall * 0.55))}px system-ui, sans-serif`;
-    c.textBaseline = "middle";
-    c.textAlign = "left";
+    const named = []; // bars with room for letters, which are written over the arrows
     for (let at = 0; at < set.start.length; at++) {
       if (set.row[at] < 0 || set.start[at] >= to || set.end[at] + 1 <= from) continue;
       const left = X(set.start[at]),
@@ -66,25 +63,11 @@
       c.globalAlpha = set.state[at] === FLYING ? 0.45 : 1;
       c.fillStyle = set.state[at] === UNUSED ? Studio.hatch(c, colour) : colour;
       c.fillRect(left, top, wide, Math.max(0.7, tall - gap));
-      if (letters && wide > 15) {
-        c.globalAlpha = 1;
-        c.fillStyle = Studio.inkOn(colour);
-        c.fillText(letter(set.chain[at]), Math.max(left, x) + 5, top + (tall - gap) / 2 + 0.5);
-        if (grouped(plan) && wide > 74 && set.state[at] !== UNUSED) {
-          c.save();
-          c.font = "11px system-ui, sans-serif";
-          c.textAlign = "right";
-          c.fillText(
-            Studio.plural(plan.group.at[at + 1] - plan.group.at[at], "client"),
-            right - 7,
-            top + (tall - gap) / 2 + 0.5,
-          );
-          c.restore();
-        }
-      }
+      if (tall - gap >= 11 && wide > 18) named.push({ at, colour, left, right, middle: top + (tall - gap) / 2 + 0.5 });
     }
     c.globalAlpha = 1;
     if (grouped(plan)) handovers(plot, plan, X, (lane) => y + (lane + 0.5) * tall);
+    letters(plot, plan, set, named, tall);
     published(plot, plan, X, y + room + server / 2);
     if (plot.chosen !== undefined && plot.chosen < set.start.length) {
       c.strokeStyle = theme.focus;
@@ -95,6 +78,24 @@
     c.restore();
     names(plot, set, tall, room, server);
     if (!set.start.length) plot.empty("Nobody trains.");
+  }
+
+  // The chain of each bar, and how many clients train in it where a session is long enough to say so.
+  function letters(plot, plan, set, named, tall) {
+    const c = plot.context,
+      long = (plot.inner.w / (stretch.to - stretch.from)) * plan.facts.session > 80,
+      sizes = grouped(plan) && long;
+    c.textBaseline = "middle";
+    for (const { at, colour, left, right, middle } of named) {
+      c.fillStyle = Studio.inkOn(colour);
+      c.font = `600 ${Math.min(13, Math.max(9, tall * 0.55))}px system-ui, sans-serif`;
+      c.textAlign = "left";
+      c.fillText(letter(set.chain[at]), Math.max(left, plot.inner.x) + 8, middle);
+      if (!sizes || right - left < 80 || set.state[at] === UNUSED) continue;
+      c.font = "11px system-ui, sans-serif";
+      c.textAlign = "right";
+      c.fillText(Studio.plural(plan.group.at[at + 1] - plan.group.at[at], "client"), right - 7, middle);
+    }
   }
 
   // Lines from the end of one group to the start of the next; thin where only some members took the model on.
@@ -235,7 +236,7 @@
     return [
       `Version ${count(version[at])}`,
       `adopted by the server in slot ${count(slot[at])}`,
-      lag[at] ? `its oldest update is ${Studio.plural(lag[at], "version")} old` : "its updates are fresh",
+      lag[at] ? `its oldest update is ${Studio.plural(lag[at], "version")} old` : "it contains the models that its updates started from",
       `step ${Studio.figure(step[at])}, stable below ${Studio.figure(limit)}`,
     ];
   }

@@ -174,7 +174,7 @@
       c.strokeStyle = theme.focus;
       c.lineWidth = 1.5;
       c.strokeRect(left + 0.5, y + 0.5, Math.max(3, right - left - 1), h - 1);
-      plot.below(0, whole, (slot) => x + (slot / whole) * w, "");
+      plot.below(0, whole, (slot) => x + (slot / whole) * w, "slot #");
       c.fillStyle = theme.soft;
       c.textAlign = "right";
       c.textBaseline = "middle";

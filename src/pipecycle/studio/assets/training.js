@@ -37,7 +37,7 @@
         const c = one.context,
           { most, high, X, Y } = frame(one);
         one.beside(0, high, Y, " %");
-        one.below(0, most, X, unit);
+        one.below(0, most, X, `# ${unit}`);
         for (const run of curves()) {
           c.strokeStyle = c.fillStyle = colour(run);
           c.lineWidth = 2;
@@ -126,8 +126,8 @@
     }),
   );
 
-  Studio.on("plan", () => plots.forEach((plot) => plot.refresh()));
   Studio.training = {
+    redraw: () => plots.forEach((plot) => plot.refresh()),
     begin: () => {
       byId("train").hidden = start.saved;
       byId("h-accuracy").textContent = `Accuracy, trained on ${start.data}`;

@@ -2,7 +2,7 @@
 // Talking to the studio's server.  Of several requests about one scheduler the newest counts, here and there.
 (() => {
   const page = Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(36)).join("");
-  const TYPES = { Int32Array, Int16Array, Uint16Array, Uint8Array, Float32Array };
+  const TYPES = { Int32Array, Int16Array, Uint16Array, Int8Array, Uint8Array, Float32Array };
   let number = 0;
 
   function decode(buffer) {

@@ -9,16 +9,16 @@
     ["Aggregations", (f) => f.figures.aggregations],
     ["Energy spent", (f) => f.figures.energy.spent, "units"],
     ["Mean lag", (f) => f.figures.lag.mean, "versions"],
-    ["Step over limit", (f) => f.step.ratio_max],
+    ["Largest step", (f) => f.step.ratio_max, "× limit"],
     ["Narrowest chain", (f) => f.figures.chains.coverage_min, "clients"],
-    ["Fairness", (f) => f.figures.fairness],
+    ["Fairness (Jain)", (f) => f.figures.fairness],
     ["Sessions", (f) => f.figures.sessions],
     ["Wasted sessions", (f) => f.figures.wasted],
     ["Updates per aggregation", (f) => f.figures.group_size.mean],
     ["Versions published", (f) => f.figures.published],
     ["Groups at once, most", (f) => f.figures.max_concurrent_groups],
     ["Largest lag", (f) => f.figures.lag.max, "versions"],
-    ["Step over limit, mean", (f) => f.step.ratio_mean],
+    ["Mean step", (f) => f.step.ratio_mean, "× limit"],
     ["Chains", (f) => f.figures.chains.count],
     ["Depth of the longest chain", (f) => f.figures.chains.depth_max, "aggregations"],
     ["Clients that took part", (f) => f.figures.participants],
@@ -26,8 +26,12 @@
     ["… for training", (f) => f.figures.spent_on.training, "units"],
     ["… to hubs", (f) => f.figures.spent_on.to_hub, "units"],
     ["… to the server", (f) => f.figures.spent_on.to_server, "units"],
+    ["… downloads", (f) => f.figures.spent_on.download ?? null, "units"],
+    ["… lost", (f) => f.figures.spent_on.lost ?? null, "units"],
     ["… stored at the end", (f) => f.figures.energy.stored, "units"],
     ["… overflowed", (f) => f.figures.energy.overflowed, "units"],
+    ["… idled away", (f) => f.figures.energy.idle ?? null, "units"],
+    ["… leaked", (f) => f.figures.energy.leaked ?? null, "units"],
     [
       "Share of harvest spent",
       (f) => percent(f.figures.energy.harvested ? f.figures.energy.spent / f.figures.energy.harvested : null),
@@ -52,7 +56,7 @@
       ...FIGURES.slice(0, 6).map(([name, value, unit]) => {
         const values = sides.map((side) => value(Studio.plans[side].facts));
         const danger =
-          name === "Step over limit"
+          name === "Largest step"
             ? (one) => one > 1 + 1e-6
             : name === "Narrowest chain"
               ? (one, side) => one < Studio.plans[side].facts.figures.participants
@@ -93,8 +97,8 @@
         "tr",
         {},
         make("th", { scope: "row" }, name, unit ? make("small", {}, ` ${unit}`) : null),
-        ...values.map((one) => make("td", {}, figure(one))),
-        two ? make("td", {}, difference(...values)) : null,
+        ...values.map((one, at) => make("td", { data: { head: Studio.charts.label(sides[at]) } }, figure(one))),
+        two ? make("td", { data: { head: "Difference" } }, difference(...values)) : null,
       );
     });
     const caption = two
@@ -183,27 +187,26 @@
   function notices() {
     const found = [];
     if (Studio.start.saved) {
-      const again = `pipecycle studio '#${Studio.start.link}'`;
       found.push(
         make(
           "p",
           {},
           "A saved page: the pictures move, the settings are fixed. ",
-          make("code", {}, again),
+          make("code", {}, Studio.start.again),
           " opens them to change.",
         ),
       );
     }
     for (const side of Studio.SIDES) {
       if (Studio.problems[side]) {
-        const old = Studio.plans[side] ? " The pictures show the last settings that worked." : "";
+        const old = Studio.plans[side] ? " The pictures show the last settings that worked." : "",
+          stop = /[.!?]$/.test(Studio.problems[side]) ? "" : ".";
         found.push(
           make(
             "p",
             { className: `problem side-${side}`, role: "alert" },
             make("b", {}, `Scheduler ${side.toUpperCase()}: `),
-            Studio.problems[side],
-            old,
+            Studio.problems[side] + stop + old,
           ),
         );
       } else if (Studio.plans[side]) {

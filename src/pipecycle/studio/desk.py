@@ -1,0 +1,200 @@
+"""Who plans what, and when: processes, because a user's policy may do anything, and a process can be ended."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+import time
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+from attrs import define, field
+
+from pipecycle.errors import InputError, own_code, sentence
+from pipecycle.runs.config import Config
+from pipecycle.stopping import die_with_parent
+from pipecycle.studio.planner import Superseded, message
+
+WORKERS = 2
+"""Two schedulers are planned side by side, and a newer request need not wait until an older one is dropped."""
+MOST_SECONDS = 30.0
+GRACE = 1.0
+"""Seconds that a plan which is not wanted any more has to notice it."""
+LOOK = 0.05
+"""Seconds between two looks at the clock."""
+MOST_KEPT = 64 << 20
+"""Bytes of messages that are kept, since a setting is often put back to what it was."""
+WAITING = 32
+
+
+class PlanningError(Exception):
+    """An error in pipecycle itself."""
+
+
+class Worker:
+    """A process that makes one plan after the other."""
+
+    def __init__(self) -> None:
+        context = get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._dropped, self._slot = context.RawValue("b"), context.RawValue("q")
+        self._process = context.Process(target=_work, args=(theirs, self._dropped, self._slot), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+    def drop(self, now: bool = True) -> None:
+        """The plan under way, or the next, is not wanted any more."""
+        self._dropped.value = now
+
+    def plan(self, config: Config) -> bytes:
+        """The message about a configuration.  A plan that takes too long ends with its process."""
+        self._slot.value = 0
+        began, most, dropped = time.monotonic(), MOST_SECONDS, 0.0
+        try:
+            self._pipe.send(config)
+            while not self._pipe.poll(LOOK):
+                now = time.monotonic()
+                if self._dropped.value and now > (dropped := dropped or now) + GRACE:
+                    self.end()
+                    raise Superseded
+                if now > began + most:
+                    self.end()
+                    slot = self._slot.value
+                    raise InputError(f"planning took more than {most:g} s, and was given up in slot {slot:,}")
+            problem = self._pipe.recv()
+            if problem is None:
+                return self._pipe.recv_bytes()
+        except (EOFError, OSError):
+            self.end()
+            how = f"in slot {self._slot.value:,}, with exit code {self._process.exitcode}"
+            raise InputError(f"the process that planned this has ended {how}") from None
+        raise problem
+
+
+@define(eq=False)
+class Job:
+    """A plan that somebody waits for."""
+
+    number: int = 0
+    worker: Worker | None = None
+    dropped: bool = False
+
+
+@define
+class Desk:
+    """Plans by a few processes, the newest request of every page first, and the last messages."""
+
+    _idle: queue.LifoQueue[Worker] = field(factory=queue.LifoQueue)
+    _guard: threading.Lock = field(factory=threading.Lock)
+    _newest: OrderedDict[tuple[str, str], Job] = field(factory=OrderedDict)
+    _kept: OrderedDict[str, bytes] = field(factory=OrderedDict)
+    _waiting: int = 0
+
+    def open(self) -> None:
+        for _ in range(WORKERS):
+            self._idle.put(Worker())
+
+    def close(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                self._idle.get_nowait().end()
+
+    def ask(self, page: str, side: str, number: int, config: Config) -> bytes:
+        """The message about a configuration; `Superseded` as soon as a newer one is asked for."""
+        key, job = (page, side), Job(number)
+        with self._guard:
+            before = self._newest.get(key)
+            if before is not None and number < before.number:
+                raise Superseded
+            if before is not None:
+                before.dropped = True
+                if before.worker is not None:
+                    before.worker.drop()
+            self._newest[key] = job
+            self._newest.move_to_end(key)
+            while len(self._newest) > 1000:
+                self._newest.popitem(last=False)
+        return self.message(config, job)
+
+    def message(self, config: Config, job: Job | None = None) -> bytes:
+        identity = config.text()
+        with self._guard:
+            found = self._kept.get(identity)
+            if found is None and self._waiting >= WAITING:
+                raise InputError(f"more than {WAITING} plans are waited for at once; ask again later")
+            self._waiting += 1
+        try:
+            if found is None:
+                found = self._plan(config, job or Job())
+        finally:
+            with self._guard:
+                self._waiting -= 1
+        with self._guard:
+            self._kept[identity] = found
+            self._kept.move_to_end(identity)
+            while sum(map(len, self._kept.values())) > MOST_KEPT and len(self._kept) > 1:
+                self._kept.popitem(last=False)
+        return found
+
+    def _plan(self, config: Config, job: Job) -> bytes:
+        worker = None
+        while worker is None:
+            if job.dropped:
+                raise Superseded
+            with suppress(queue.Empty):
+                worker = self._idle.get(timeout=LOOK)
+        try:
+            with self._guard:
+                job.worker = worker
+                worker.drop(job.dropped)
+            return worker.plan(config)
+        finally:
+            with self._guard:
+                job.worker = None
+            self._idle.put(worker if worker.alive else Worker())
+
+
+def _work(pipe: Connection, dropped: Any, slot: Any) -> None:
+    """Inside the process: Ctrl-C is for the studio, which ends this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()
+
+    def watch(over: int) -> None:
+        slot.value = over
+        if dropped.value:
+            raise Superseded
+
+    with suppress(EOFError):
+        while True:
+            found = _answer(pipe.recv(), watch)
+            pipe.send(None if isinstance(found, bytes) else found)
+            if isinstance(found, bytes):
+                pipe.send_bytes(found)
+
+
+def _answer(config: Config, watch: Callable[[int], None]) -> bytes | Exception:
+    """The message, or what the studio raises in its turn."""
+    try:
+        return message(config, watch)
+    except Superseded as superseded:
+        return superseded
+    except (Exception, SystemExit) as error:
+        if isinstance(error, InputError) or own_code(error) is not None:
+            return InputError(sentence(error))
+        traceback.print_exception(error)
+        return PlanningError(sentence(error))
