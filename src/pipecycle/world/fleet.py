@@ -108,8 +108,7 @@ class Fleet:
         self.reference: Ints = np.zeros(clients, np.int64)  # the version that each one's last session started from
         self.overflow: Ints = np.zeros(clients, np.int64)
         self.ledger = Ledger(harvested=int(self.level.sum()))
-        self.slot = -1
-        self.launches = Launches()
+        self.slot, self.launches = -1, Launches()
         self.client = Column(np.int32)  # of every session
         self.sent: list[tuple[int, Receiver, Ints, Quanta]] = []  # slot, receiver, sessions, quanta each
         self.totals: list[Totals] = []  # of every slot that is over
@@ -125,7 +124,7 @@ class Fleet:
         self._acted = False  # has anybody, in this slot?
         self._checked: Quanta = self.to_train  # the last `need` that was found to last through a session
         self._pieces = [slice(first, first + _PIECE) for first in range(0, clients, _PIECE)]
-        self._gained = 0  # the sum of peaks, which no battery has gained more than
+        self._gained, self._safe = 0, -1  # the sum of peaks, which no battery has gained more than; the least limit
         self._limits = [-1] * len(self._pieces)  # what that may come to before a battery of a piece can be full
 
     # The slot, in the order of its phases.
@@ -139,7 +138,7 @@ class Fleet:
         self.level += gains
         self.ledger.harvested += total
         self._gained += peak
-        if self._gained > min(self._limits):
+        if self._gained > self._safe:
             self._overflow()
 
     def train(self) -> Ints:
@@ -357,6 +356,7 @@ class Fleet:
                 self.level[piece] -= excess
                 self.ledger.overflowed += int(excess.sum())
                 self.overflow[piece] += excess
+        self._safe = min(self._limits)
 
     def _refuse_busy(self, clients: Ints, state: NDArray[np.uint8], action: str) -> NoReturn:
         worst = int(np.argmax(state != 0)) if state.any() else 0

@@ -222,7 +222,7 @@ class LiveFleet(Fleet):
         self.level -= excess
         self.overflow += excess
         self.ledger.overflowed += int(excess.sum())
-        self._limits = [self._gained + int(np.min(self.capacity - self.level))]
+        self._safe = self._gained + int(np.min(self.capacity - self.level))
 
     def most_spent(self, client: int) -> int:
         """The most that a node's ledger may show as spent on this run.
