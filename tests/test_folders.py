@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from pipecycle import InputError
-from pipecycle.files import tidy, write
+from pipecycle.files import make_folder, tidy, write
 from pipecycle.runs.config import Config
 from pipecycle.runs.folders import Busy, Damaged, Lock, clear, finished, result
 from pipecycle.runs.parquet import collect
@@ -152,6 +155,41 @@ def test_leftovers_of_killed_writers_are_swept(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted(["a.csv", *left[1:]])
     tidy(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == [".x.partial", "a.csv"]
+
+
+def test_what_was_written_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The contents are on disk before the name is, and the name before anybody relies on it."""
+    synced: list[tuple[str, list[str]]] = []
+
+    def fsync(file: int) -> None:
+        folder = next((path for path in (tmp_path, new, new.parent) if path.exists() and same(path, file)), None)
+        synced.append(("file", []) if folder is None else (folder.name, sorted(path.name for path in folder.iterdir())))
+
+    def same(path: Path, file: int) -> bool:
+        return os.path.samestat(path.stat(), os.fstat(file))
+
+    new = tmp_path / "outer" / "inner"
+    monkeypatch.setattr(os, "fsync", fsync)
+    make_folder(new)
+    assert sorted(synced) == sorted([("outer", ["inner"]), (tmp_path.name, ["outer"])])
+    synced.clear()
+    make_folder(new)
+    write(new / "a.csv", "whole")
+    assert synced == [("file", []), ("inner", ["a.csv"])]
+
+
+@pytest.mark.parametrize(("number", "fails"), [(errno.EINVAL, False), (errno.EIO, True)])
+def test_a_disk_that_cannot_sync_folders_and_one_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, fails: bool
+) -> None:
+    def fsync(file: int) -> None:
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(InputError, match=r"cannot be written \(input/output error\)") if fails else nullcontext():
+        write(tmp_path / "a.csv", "whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 
 def test_reading_a_run_runs_no_code(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,8 @@ MOST_RUNS = 10**5
 MOST_PLANS = 1000
 """Of one `pipecycle theory`."""
 MOST_WORKERS = 1024
+MOST_NODES = 10_000
+"""Of a live federation: each has a process, or two key files."""
 _FITS = 2**63 - 1
 
 Fault = Callable[[Any], str | None]

@@ -1,7 +1,8 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, also after a power cut."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -18,7 +19,8 @@ SEAL = "sha256"
 
 
 def write(path: Path, data: bytes | str, *, mode: int = 0o666) -> None:
-    """Write to a temporary neighbour, then rename: nobody ever sees half a file, or one with wider permissions."""
+    """Write to a temporary neighbour, then rename: nobody ever sees half a file, or one with wider permissions.  After
+    this returns, not even a power cut undoes it."""
     if not path.name:
         raise InputError(f"{path}: is a folder, needs the name of a file")
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -29,11 +31,37 @@ def write(path: Path, data: bytes | str, *, mode: int = 0o666) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+        sync_folder(path.parent)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({reason(error)})") from None
     finally:
         with suppress(OSError):  # what went wrong before is what matters
             partial.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until a folder's list of names is on disk: renamed and new files are then there after a power cut."""
+    try:
+        listing = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # Windows, or a folder that may be written but not read
+        return
+    try:
+        os.fsync(listing)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that has no such thing
+            raise
+    finally:
+        os.close(listing)
+
+
+def make_folder(folder: Path) -> Path:
+    """A folder, made if it is not there, on disk like the files that are going to be in it."""
+    with using(folder, "made"):
+        new = [path for path in (folder, *folder.parents) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in new:
+            sync_folder(path.parent)
+    return folder
 
 
 def writable(path: Path) -> None:

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
 import pytest
 
 LONG = ("test_up", "test_processes", "test_simulation")
@@ -14,3 +19,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("chaos"):
             item.add_marker(pytest.mark.skip(reason="only with -m chaos"))
+
+
+@pytest.fixture
+def deploy() -> Callable[..., CompletedProcess[str]]:
+    """`pipecycle deploy` within this process."""
+    with warnings.catch_warnings():  # the older typer that Flower asks for uses what click is going to remove
+        warnings.simplefilter("ignore")
+        from ..commands import pipecycle
+
+    def call(*arguments: str, cwd: Path) -> CompletedProcess[str]:
+        return pipecycle("deploy", *arguments, cwd=cwd, columns=200)
+
+    return call

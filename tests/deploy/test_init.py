@@ -4,40 +4,18 @@ from __future__ import annotations
 
 import json
 import tomllib
-import warnings
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
-from attrs import define
 
 from pipecycle.commands.live_app import annotated, read_app, write_app
 from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
 
-
-@define
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def deploy(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """The command, within this process."""
-    with warnings.catch_warnings():  # the older typer that Flower asks for uses what click is going to remove
-        warnings.simplefilter("ignore")
-        from pipecycle.commands.cli import main
-        from tests.commands import working_in
-
-    def call(*arguments: str, cwd: Path) -> Done:
-        with working_in(cwd), pytest.raises(SystemExit) as left:
-            main(["deploy", *arguments])
-        return Done(int(left.value.code or 0), *capsys.readouterr())
-
-    return call
+Deploy = Callable[..., CompletedProcess[str]]
 
 
 def test_an_app_says_what_it_was_made_from(tmp_path: Path) -> None:
@@ -76,7 +54,7 @@ def test_a_package_hides_nobody(tmp_path: Path, name: str) -> None:
     assert (tmp_path / name / f"app_{name}" / "server_app.py") in files
 
 
-def test_own_modules_travel_with_the_app(tmp_path: Path, deploy: Callable[..., Done]) -> None:
+def test_own_modules_travel_with_the_app(tmp_path: Path, deploy: Deploy) -> None:
     (tmp_path / "mine.py").write_text(
         "class Lazy:\n    name = 'lazy'\n    grouping = 'launch'\n    def setup(self, world): ...\n"
         "    def decide(self, slot): ...\n    def collect(self, slot, done, lost): ...\n"
@@ -107,7 +85,7 @@ def test_own_modules_travel_with_the_app(tmp_path: Path, deploy: Callable[..., D
     ],
 )
 def test_a_mistake_is_one_sentence_and_no_file(
-    tmp_path: Path, deploy: Callable[..., Done], arguments: list[str], sentence: str
+    tmp_path: Path, deploy: Deploy, arguments: list[str], sentence: str
 ) -> None:
     done = deploy("init", "app", *arguments, cwd=tmp_path)
     assert done.returncode == 2
@@ -130,7 +108,7 @@ def test_folders_without_an_app(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["systemd", "compose"])
-def test_what_keeps_it_running_elsewhere(deploy: Callable[..., Done], tmp_path: Path, kind: str) -> None:
+def test_what_keeps_it_running_elsewhere(deploy: Deploy, tmp_path: Path, kind: str) -> None:
     command = ["init", "wood", "--nodes", "2", "--with", kind, "--superlink", "pi.local:9000"]
     answer = deploy(*command, "--json", cwd=tmp_path)
     names = {Path(name).name for name in json.loads(answer.stdout)["files"] if "machines" in name}

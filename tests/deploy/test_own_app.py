@@ -1,10 +1,12 @@
-"""A user's own Flower app, with keys of its own, a counter among its weights and a count of its steps: `deploy up`."""
+"""A user's own Flower app, with keys of its own, a counter among its weights, a count of its steps and an evaluation:
+`deploy up`, watched while it runs."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,9 @@ pytestmark = pytest.mark.flower
 from safetensors.numpy import load_file  # noqa: E402
 
 from pipecycle.world.energy import UNIT  # noqa: E402
+
+from .in_process.test_monitoring import one, parse, read_model  # noqa: E402
+from .shared import read_trace  # noqa: E402
 
 PROJECT = """
 [project]
@@ -64,6 +69,13 @@ def train(message, context):
     return Message(RecordDict(answer), reply_to=message)
 
 
+@app.evaluate()
+def evaluate(message, context):
+    loss = float(((message.content["arrays"]["x"].numpy() - 1) ** 2).sum())
+    metrics = {"eval_loss": loss, "eval_acc": 0.25, "num-examples": 8}
+    return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
+
+
 client = with_battery(app)
 server = server_app(initial=lambda: {"x": np.zeros(3, np.float32), "seen": np.zeros((), np.int64)})
 """
@@ -72,6 +84,28 @@ server = server_app(initial=lambda: {"x": np.zeros(3, np.float32), "seen": np.ze
 def pipecycle(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pipecycle", "deploy", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=400, check=False)
+
+
+def watched(home: Path, *arguments: str) -> tuple[int, str, list[dict[str, str]]]:
+    """`deploy up`, with the exit code, the log and what the served model's file said of itself while it ran."""
+    command = [sys.executable, "-m", "pipecycle", "deploy", "up", home.name, *arguments]
+    seen: list[dict[str, str]] = []
+    with (home.parent / "up.log").open("w") as log:
+        process = subprocess.Popen(command, cwd=home.parent, stdout=log, stderr=subprocess.STDOUT)
+    end = time.monotonic() + 400
+    try:
+        while process.poll() is None:
+            assert time.monotonic() < end, (home.parent / "up.log").read_text()
+            if (home / "run" / "metrics.prom").exists():  # the model is written first
+                parse((home / "run" / "metrics.prom").read_text())
+                arrays, metadata = read_model((home / "run" / "model.safetensors").read_bytes())
+                assert {name: value.shape for name, value in arrays.items()} == {"x": (3,), "seen": ()}
+                seen.append(metadata)
+            time.sleep(0.1)
+    finally:
+        process.terminate()
+        process.wait()
+    return process.returncode, (home.parent / "up.log").read_text(), seen
 
 
 def test_it_is_scheduled_as_it_is(tmp_path: Path) -> None:
@@ -87,9 +121,10 @@ def test_it_is_scheduled_as_it_is(tmp_path: Path) -> None:
     options += ["--nodes", "2", "--policy", "fedavg", "--set", "epoch=10"]
     made = pipecycle("init", "my app", *options, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
+    assert "schedules 2 nodes; its settings are in" in made.stdout  # what it learns is its own affair
     assert 'partition = "by-street"' in (home / "pyproject.toml").read_text()
-    done = pipecycle("up", "my app", "--json", "--set", "evaluate-every=3", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, said, seen = watched(home, "--json", "--set", "evaluate-every=6", "--set", "evaluate-clients=1")
+    assert code == 0, said
     model = load_file(home / "run" / "model.safetensors")
     sessions = int(model["seen"]) // 2
     assert sessions >= 1
@@ -98,6 +133,18 @@ def test_it_is_scheduled_as_it_is(tmp_path: Path) -> None:
     uploads = books[0]["uploads"] // UNIT
     assert books[0]["training"] == 2 * UNIT * uploads > 0  # two steps of four, as it counted
     assert books[1]["training"] == books[1]["uploads"] == 0  # it failed before its first step
-    assert "evaluate-every = 3" in (home / "federation" / "run.toml").read_text()
+    assert "evaluate-every = 6" in (home / "federation" / "run.toml").read_text()
     log = "".join(path.read_text() for path in (home / "federation" / "logs").iterdir())
     assert "slot 12 of 12: version" in log
+    evaluations = [event for event in read_trace(home / "run" / "trace.jsonl") if event["event"] == "evaluation"]
+    assert [event["accuracy"] for event in evaluations] == [25.0] * len(evaluations)
+    assert evaluations[-1]["loss"] == pytest.approx(float(((model["x"] - 1) ** 2).sum()))
+    versions = [int(metadata["version"]) for metadata in seen]
+    assert versions[0] == 0
+    assert versions == sorted(versions)
+    samples = parse((home / "run" / "metrics.prom").read_text())
+    assert one(samples, "run_ended") == 1
+    assert one(samples, "model_accuracy_ratio") == 0.25
+    assert one(samples, "nodes_known") == 2
+    spent = sum(samples["pipecycle_energy_spent_units"].values())
+    assert spent == sum(book["training"] + book["uploads"] for book in books) / UNIT

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from pipecycle.checks import MOST_NODES
 from pipecycle.commands import live_table
 from pipecycle.commands.live_app import quoted, write_app
 from pipecycle.commands.live_machines import write_machines
@@ -52,7 +53,10 @@ DataName = Annotated[
     str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file. \\[default: digits]")
 ]
 Harvest = Annotated[str | None, typer.Option(metavar="SPEC", help=f"What emulated batteries gain: {FORMS}.")]
-Nodes = Annotated[int | None, typer.Option(min=1, help="How many nodes, each with a battery. \\[default: 4]")]
+Nodes = Annotated[
+    int | None,
+    typer.Option(min=1, max=MOST_NODES, metavar="N", help="How many nodes, each with a battery. \\[default: 4]"),
+]
 SetOptions = Annotated[
     list[str] | None,
     typer.Option(
@@ -86,6 +90,7 @@ def init(
     `pipecycle deploy up DIR` runs it on this machine, `flwr run DIR` on any SuperLink. Example:
     pipecycle deploy init forest --policy pipecycle+ --model lenet --nodes 8 --set groups=2 --set slot-seconds=30"""
     chosen = RunSettings.of({**DEMO, **_options(policy, model, data, nodes, harvest, set_)})
+    own = (folder / "pyproject.toml").exists()  # a user's app, which brings its model and data
     files = [str(path) for path in write_app(folder, chosen)]
     if with_ is not None:
         files += [str(path) for path in write_machines(folder, with_.value, superlink, chosen.clients)]
@@ -93,9 +98,10 @@ def init(
         print(json.dumps({"folder": str(folder), "files": files, "settings": chosen.flat()}))
         return
     console = Console()
+    learning = "" if own else f" that train {chosen.model} on {chosen.data}"
     for line in (
-        f"{folder}: an app in which {chosen.policy} schedules {chosen.clients} nodes that train {chosen.model} on "
-        f"{chosen.data}; its settings are in {folder / 'pyproject.toml'}.",
+        f"{folder}: an app in which {chosen.policy} schedules {chosen.clients} nodes{learning}; its settings are in "
+        f"{folder / 'pyproject.toml'}.",
         f"Try it on this machine: pipecycle deploy up {quoted(folder)}",
         f"On a SuperLink of yours: flwr run {quoted(folder)} NAME",
     ):
@@ -223,33 +229,54 @@ def _print_outcome(site: Site, outcome: Outcome, console: Console, as_json: bool
 @app.command()
 def status(
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="The app's folder.")] = Path("live"),
+    keys: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keys of `deploy keys`. \\[default: those of `deploy up --tls`]")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what runs in DIR and how far it is, or how it ended."""
+    """Show what runs in DIR and how far it is, or how it ended; and when certificates expire.
+
+    Example: pipecycle deploy status forest --keys keys"""
     _need_flower()
+    from pipecycle.commands.live_keys import validity
     from pipecycle.commands.live_up import Site
     from pipecycle.deploy.local import federation
+    from pipecycle.deploy.local.certificates import Authority
 
     site = Site(folder)
     running = federation.status(site.federation)
-    if running is None and not site.trace.exists():
+    nothing = running is None and not site.trace.exists()
+    if nothing and keys is None:
         raise InputError(f"{folder}: nothing runs or has run there (`pipecycle deploy up {quoted(folder)}` starts it)")
+    authority = Authority(site.federation / "keys" if keys is None else keys)
+    if keys is not None and not authority.made:
+        raise InputError(f"--keys {keys}: has no certificates (`pipecycle deploy keys {quoted(keys)}` makes them)")
     progress = Tail(site.trace, live=running is not None).read()
     if as_json:
-        print(json.dumps({"running": running, "out": str(site.out), **live_table.figures(progress)}))
+        ends = {name: end.isoformat() for name, end in authority.expiry.items()} if authority.made else None
+        figures = {"running": running, "out": str(site.out), "certificates": ends}
+        print(json.dumps({**figures, **live_table.figures(progress)}))
         return
     console = Console()
-    console.print(live_table.table(progress))
+    if not nothing:
+        console.print(live_table.table(progress))
+        console.print(_state(site, running, progress), highlight=False, markup=False, soft_wrap=True)
+    if authority.made:
+        text, urgent = validity(authority, local=keys is None)
+        console.print(Text(text, style="yellow" if urgent else ""), soft_wrap=True)
+
+
+def _state(site: Site, running: dict[str, Any] | None, progress: Progress) -> str:
+    """What runs, how it ended, or how to resume it."""
     if running is not None:
         text = f"Running: process {running['pid']}, SuperLink on {running['address']}, run {running['run'] or '-'}, "
         text += f"nodes {', '.join(running['nodes']) or 'none'}{', TLS' if running['tls'] else ''}."
-    elif progress.ended is not None:
-        text = f"Ended: {progress.ended.get('ended', 'finished')}. Results in {site.out}."
-    else:
-        text = f"Not running, not finished: pipecycle deploy up {quoted(folder)} --resume"
-    if running is not None and site.trace.exists():
-        text += f" Last event {max(0.0, time.time() - site.trace.stat().st_mtime):.0f} s ago."
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+        if site.trace.exists():
+            text += f" Last event {max(0.0, time.time() - site.trace.stat().st_mtime):.0f} s ago."
+        return text
+    if progress.ended is not None:
+        return f"Ended: {progress.ended.get('ended', 'finished')}. Results in {site.out}."
+    return f"Not running, not finished: pipecycle deploy up {quoted(site.folder)} --resume"
 
 
 @app.command()
@@ -280,35 +307,43 @@ def node(
 
 @app.command()
 def keys(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write them.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where they are, or are to be written.")],
     host: Annotated[
         list[str] | None, typer.Option(help="Name or address by which nodes reach the SuperLink; may be repeated.")
     ] = None,
-    nodes: Annotated[int, typer.Option(min=0, help="Keys for this many nodes.")] = 4,
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=0, max=MOST_NODES, metavar="N", help="Keys for nodes 0 to N - 1. \\[default: 4 at first]"),
+    ] = None,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Sign a new server certificate; devices keep their ca.crt and their keys.")
+    ] = False,
+    authority: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The authority's own key, which signs. \\[default: DIR-authority.key]"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Make the certificates and keys for TLS and node authentication, for a federation on several machines.
 
-    A server certificate, the certificate of the authority that signed it, and a key pair per node. Example:
-    pipecycle deploy keys keys --host fl.example.org --nodes 8"""
-    _need_flower()
-    from pipecycle.deploy.local.certificates import HERE, Authority, make_authority, make_node_key
+    A server certificate, the certificate of the authority that signed it, and
+    a key pair per node: deploy keys keys --host fl.example.org --nodes 8
 
-    if Authority(folder).made:
-        raise InputError(f"{folder}: has certificates already, so nothing is written")
-    authority = make_authority(folder, [*HERE, *(host or [])])
-    files = [authority.root, authority.certificate, authority.key]
-    files += [make_node_key(folder, number) for number in range(nodes)]
+    Nodes that are added later: deploy keys keys --nodes 12
+
+    The server's certificate lasts a year (deploy status --keys keys says until
+    when); this makes the next one: deploy keys keys --renew
+
+    The authority's own key, which signs, lies beside DIR and not in it: it
+    never goes to a device."""
+    _need_flower()
+    from pipecycle.commands.live_keys import Keys
+
+    files, lines = Keys.of(folder, authority).make(host or [], nodes, renew=renew)
     if as_json:
         print(json.dumps({"files": [str(path) for path in files]}))
         return
-    console = Console()
-    for line in (
-        f"The SuperLink needs ca.crt, server.crt and server.key of {folder}, valid for a year.",
-        "Node N needs ca.crt and node-N, and `flwr supernode register node-N.pub NAME` admits it.",
-        "server.key and node-N are secrets; the authority's own key was never written.",
-    ):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    Console().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 def _options(

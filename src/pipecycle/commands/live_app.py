@@ -13,10 +13,9 @@ from typing import Any
 
 from attrs import frozen
 
-from pipecycle.deploy.local.loopback import make_folder
 from pipecycle.deploy.wire.settings import PREFIX, RunSettings, Scalar
 from pipecycle.errors import InputError
-from pipecycle.files import read_toml, write
+from pipecycle.files import make_folder, read_toml, write
 from pipecycle.runs.config import toml
 
 PROJECT = """\

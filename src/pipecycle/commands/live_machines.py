@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipecycle.deploy.local.loopback import SWITCHES, make_folder
+from pipecycle.deploy.local.loopback import SWITCHES
 from pipecycle.errors import InputError
-from pipecycle.files import write
+from pipecycle.files import make_folder, write
 from pipecycle.runs.config import toml
 
 FOLDER = "machines"

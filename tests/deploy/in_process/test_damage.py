@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,31 @@ def test_a_checkpoint_and_its_trace(tmp_path: Path) -> None:
         path.write_bytes(data)
     assert refused > 140
     assert read_saved(tmp_path) == whole
+
+
+def test_the_names_of_a_ledger_and_a_checkpoint_survive_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a folder, only the names are left that it had when it was synced last."""
+    left: dict[int, set[str]] = {}
+
+    def fsync(file: int) -> None:
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            left[os.fstat(file).st_ino] = set(os.listdir(file))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    home = tmp_path / "state" / "pipecycle"
+    store = FileStore(home / "ledger.json")
+    with store.locked():
+        Ledger(store, 3, 1000, 40)
+    trace = Trace(home / "run", Still())
+    trace.write("start", -1)
+    trace.save("word", -1, "identity")
+    trace.close()
+    for path in (home, home / "ledger.json", home / "run" / TRACE, home / "run" / STATE):
+        for part in (path, *path.parents):
+            if part != tmp_path and part.is_relative_to(tmp_path):
+                assert part.name in left[part.parent.stat().st_ino], part
 
 
 def test_files_of_before_the_seals_still_open(tmp_path: Path) -> None:

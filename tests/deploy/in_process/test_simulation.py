@@ -82,19 +82,22 @@ def test_the_simulation_ends_with_the_same_bits(federation: Federation, tmp_path
 
 
 def test_anybodys_client_app_is_scheduled_by_our_policies(tmp_path: Path, on_loopback: Watch) -> None:
-    """The documents' own example, which knows nothing of batteries, slots or policies."""
+    """The page's own example, which knows nothing of batteries, slots or policies, and with its clients' evaluation."""
     from pipecycle.world.energy import UNIT
 
     from ..shared import read_trace
 
     page = (Path(__file__).parents[3] / "docs/clientapp.md").read_text()
-    (block,) = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    simulate(block, tmp_path, on_loopback)
+    whole, evaluate = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    script = whole.replace("settings = {", f'{evaluate}\n\nsettings = {{\n    "evaluate-clients": 2,')
+    simulate(script, tmp_path, on_loopback)
     events = read_trace(tmp_path / "middle/trace.jsonl")
     replies = [event for event in events if event["event"] == "reply"]
     losses = [event["loss"] for event in events if event["event"] == "evaluation"]
     assert len(replies) > 10
     assert losses[-1] < losses[0] / 5
+    assert {event["clients"] for event in events if event["event"] == "evaluation"} <= {1, 2}
+    assert not [event for event in events if event["event"] == "score" and "why" in event]
     last: dict[int, list[int]] = {}
     for one in replies:
         at, harvested, overflowed, spent, capacity = one["report"]

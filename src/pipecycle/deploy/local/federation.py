@@ -18,10 +18,10 @@ import psutil
 from attrs import define, field
 
 from pipecycle.deploy.local.certificates import Authority, make_authority, make_node_key
-from pipecycle.deploy.local.loopback import HOST, Failed, answers, environment, free_port, make_folder, program
+from pipecycle.deploy.local.loopback import HOST, Failed, answers, environment, free_port, program
 from pipecycle.deploy.local.processes import Descendants, adopt, kill_family, start_guard
 from pipecycle.errors import InputError
-from pipecycle.files import write
+from pipecycle.files import make_folder, write
 from pipecycle.runs.config import toml
 from pipecycle.stopping import undisturbed
 
@@ -78,7 +78,7 @@ class Federation:
     def start_link(self) -> None:
         """Start the SuperLink, wait until it answers, and tell Flower's commands where it is."""
         authority = self.authority
-        if self.tls and not authority.made:
+        if self.tls and not authority.lasts:  # nobody else has a copy of them
             make_authority(authority.folder)
         self.port = self.port or free_port()
         command = ["flower-superlink", "--host", HOST, "--port", str(self.port)]

@@ -12,7 +12,6 @@ import urllib.request
 from pathlib import Path
 
 from pipecycle.errors import InputError
-from pipecycle.files import reason
 
 HOST = "127.0.0.1"
 SWITCHES = {
@@ -43,15 +42,6 @@ def environment(home: Path) -> dict[str, str]:
     }
     path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
     return {**kept, **SWITCHES, "FLWR_HOME": str(home), "PATH": path}
-
-
-def make_folder(folder: Path) -> Path:
-    """A folder, made if it is not there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made ({reason(error)})") from None
-    return folder
 
 
 def program(name: str) -> str:

@@ -19,6 +19,8 @@ OUTCOMES = {
     "away": "away",
 }
 COUNTED = ("reply", "decline", "lost", "refused")
+NOTES = 5
+"""Warnings that are shown."""
 Event = dict[str, Any]
 
 
@@ -72,7 +74,7 @@ class Progress:
                 seen = [value for value in (self.best, event.get("accuracy")) if value is not None]
                 self.best = max(seen, default=None)
             case {"event": "warning", "why": why}:
-                self.warnings.append(str(why))
+                self._warn(str(why))
             case {"event": "resume"}:
                 self.ended = None
                 self.settings |= {"slots": event["slots"]} if "slots" in event else {}
@@ -80,10 +82,12 @@ class Progress:
                 self._over(event)
             case {"event": "late", "client": client, "battery": battery}:
                 self._device(client).battery = float(battery)
-            case {"event": kind, "client": _} if kind in OUTCOMES:
-                self._answered(kind, event)
             case {"event": kind} if kind in OUTCOMES:
-                self.strangers[kind] += 1
+                self._answered(kind, event)
+
+    def _warn(self, why: str) -> None:
+        """Each once, and the latest few."""
+        self.warnings = [*(other for other in self.warnings if other != why), why][-NOTES:]
 
     def _launched(self, event: Event) -> None:
         references = event.get("reference")
@@ -93,7 +97,13 @@ class Progress:
             device.reference = references[place] if isinstance(references, list) else references
 
     def _answered(self, kind: str, event: Event) -> None:
+        if "client" not in event:
+            self.strangers[kind] += 1
+            self._warn(f"an unknown node: {event.get('why', kind)}")
+            return
         device = self._device(event["client"])
+        if kind == "roll-call" and "why" in event:  # it is let in with another version than the server's
+            self._warn(f"node {event['client']}: {event['why']}")
         if "session" in event or kind in ("lost", "away"):
             device.since = device.reference = None
         if device.since is None:

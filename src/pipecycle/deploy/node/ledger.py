@@ -22,7 +22,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from pipecycle.deploy.wire.protocol import Order, Report
 from pipecycle.errors import InputError
-from pipecycle.files import reason, sealed, unsealed, write
+from pipecycle.files import make_folder, reason, sealed, unsealed, write
 
 FORMAT = 2
 RUNS = 8
@@ -136,7 +136,7 @@ class FileStore:
         import fcntl
 
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             file = self.path.with_name(f"{self.path.name}.lock").open("w")
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written ({reason(error)})") from None

@@ -15,7 +15,7 @@ from pipecycle.deploy.node.ledger import Account, FileStore, Ledger, StateStore,
 from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.timing import Timer
 from pipecycle.deploy.wire.packing import pack, unpack
-from pipecycle.deploy.wire.protocol import MOST_SAMPLES, WAIT, Order, Reply
+from pipecycle.deploy.wire.protocol import HELLO, MOST_SAMPLES, OURS, WAIT, Order, Reply
 from pipecycle.deploy.wire.settings import RunSettings, ours
 from pipecycle.errors import InputError
 from pipecycle.world.energy import quanta, show
@@ -48,7 +48,9 @@ def attend(
     node = NodeSettings.of(ours(context.node_config, strict=strict), strict=strict)
     store = FileStore(Path(node.ledger)) if node.ledger else StateStore(context.state)
     with store.locked():
-        return Node(run, node, store, timer or time).answer(order, message, context, app)
+        reply = Node(run, node, store, timer or time).answer(order, message, context, app)
+    reply.content[OURS].update(HELLO)  # not earlier: a stored reply may be of a version before this one
+    return reply
 
 
 def settings_of(context: Context, defaults: RunSettings | None = None, *, strict: bool = True) -> RunSettings:

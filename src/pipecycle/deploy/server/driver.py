@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import secrets
 import time
 from collections import Counter
@@ -16,9 +15,11 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from pipecycle.deploy.server.clocks import Clock, LogicalClock, WallClock
+from pipecycle.deploy.server.evaluation import Evaluation
 from pipecycle.deploy.server.fleet import LiveFleet
 from pipecycle.deploy.server.forecast import Forecast
 from pipecycle.deploy.server.model import Model
+from pipecycle.deploy.server.monitoring import Monitor
 from pipecycle.deploy.server.orders import Orders
 from pipecycle.deploy.server.outputs import Outputs
 from pipecycle.deploy.server.pins import Pins
@@ -37,13 +38,12 @@ from pipecycle.runs.planning import with_upload_ratio
 from pipecycle.schedule.assemble import about
 from pipecycle.schedule.schedule import Schedule, Status
 from pipecycle.schedule.slots import steps
+from pipecycle.train.history import Checkpoint
 from pipecycle.world.contract import Frugal, World
 from pipecycle.world.energy import UNIT, units
 from pipecycle.world.lineage import Lineage
 from pipecycle.world.streams import Ints, streams
 
-LOG = logging.getLogger("flwr")
-"""Flower's own, which `flwr run --stream` and `flwr log` show."""
 UNSURE = 5
 """Session lengths after which a client that is believed to be short of energy is asked for its level."""
 ENDED = {"reply": Status.UNUSED, "decline": Status.DECLINED}
@@ -75,6 +75,8 @@ class Driver:
         pins = Pins() if run.pin_nodes else None
         replies = Replies(run, model, self.fleet, self.weights)
         self.roster = Roster(grid, secrets.token_hex(8), replies, self.timer, pins)
+        self.evaluation = Evaluation(run, model, self.roster, self.trace, self.outputs)
+        self.monitor = Monitor(self, folder)
         self.clock: Clock = LogicalClock()
         self.levels: list[Ints] = []
         self.counts: Counter[str] = Counter()
@@ -113,12 +115,14 @@ class Driver:
         for slot in steps(self.policy, self.world, self, range(first, self.settings.slots)):
             self.evaluate_recipes(slot)
             self.levels.append(self.fleet.true_level())
-            if (slot + 1) % self.settings.evaluate_every == 0 and slot + 1 < self.settings.slots:
-                self._evaluate_model(slot, self.fleet.ledger.spent)
+            self.evaluation.collect(slot)
+            if self.evaluation.due(slot + 1) and slot + 1 < self.settings.slots:
+                self._evaluate_model(slot, self.fleet.ledger.spent, wait=self.settings.clock == "logical")
                 if slot >= self._due:  # its length grows with the run, so that all of them together take linear time
                     self.outputs.save(self.schedule(), self.levels)
                     self._due = 5 * slot // 4
             self._save(slot)
+            self.monitor.update()
             yield slot
 
     # Starting and resuming.
@@ -212,6 +216,7 @@ class Driver:
                 self.trace.write(slot=slot, **event, **mark)
                 self.apply(event)
             self._write_pins(slot)
+            self.monitor.update()
             if wanted <= self.roster.reachable or self.timer.monotonic() >= until:
                 return news
             self.timer.sleep(0.25)
@@ -275,6 +280,9 @@ class Driver:
     def apply(self, event: Event) -> None:
         """What an event does to the fleet."""
         kind, client = event["event"], event.get("client", -1)
+        if kind == "score":
+            self.evaluation.scores.append(event)
+            return
         self.counts[kind] += 1
         report = Report(*event["report"]) if "report" in event else None
         if kind == "refused":
@@ -316,16 +324,11 @@ class Driver:
             for _, version in new:
                 self.trace.write("publish", slot, version=version)
 
-    def _evaluate_model(self, slot: int, spent: int) -> None:
+    def _evaluate_model(self, slot: int, spent: int, *, wait: bool) -> None:
         """Evaluate the served model."""
         version = self.lineage.published
-        row = self.model.evaluate(slot + 1, version, self.weights.version(version), spent / UNIT)
-        self.trace.write("evaluation", slot, version=version, energy=row.energy, **self.model.figures(row))
-        self.outputs.save_metrics()
-        LOG.info(
-            "slot %d of %d: version %d, accuracy %.1f %%, loss %.3f, %.0f units",
-            *(slot + 1, self.settings.slots, version, row.accuracy, row.loss, row.energy),
-        )
+        self.evaluation.start(Checkpoint(slot + 1, version, spent / UNIT), self.weights.version(version))
+        self.evaluation.collect(slot, wait=wait)
 
     def _save(self, slot: int) -> None:
         """A checkpoint, if anything happened; only then are tensors dropped that it does not need."""
@@ -365,10 +368,11 @@ class Driver:
 
     def _end(self, last: int, schedule: Schedule) -> None:
         """The closing files, and then the trace's last line: a run that has it is complete."""
-        self._evaluate_model(last, self.fleet.ledger.spent + int(self.fleet.paid.sum()))
+        self._evaluate_model(last, self.fleet.ledger.spent + int(self.fleet.paid.sum()), wait=True)
         version, levels = self.lineage.published, self.fleet.true_level()
         counts, refused = dict(self.counts), dict(self.refused)
-        self.outputs.finish(schedule, self.levels, self.weights.version(version), counts, refused)
+        self.monitor.update(ended=True)
+        self.outputs.finish(schedule, self.levels, counts, refused)
         ledgers = {str(client): attrs.astuple(report) for client, report in sorted(self.fleet.reports.items())}
         batteries = {client: units(int(levels[int(client)])) for client in ledgers}
         self.trace.write(

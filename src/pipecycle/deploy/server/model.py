@@ -31,7 +31,7 @@ class Model:
         if not initial:
             raise InputError("the initial model has no arrays")
         self.form: Form = {name: (tuple(value.shape), value.dtype) for name, value in initial.items()}
-        self.classes, self.foreign, self._score = classes, foreign, score
+        self.classes, self.foreign, self.score = classes, foreign, score
         self.initial = joined(initial)
         self.history = History([])
 
@@ -54,9 +54,9 @@ class Model:
         sums, counts = (torch.from_numpy(np.array(arrays[name])) for name in ("sums", "counts"))
         return sums, counts
 
-    def evaluate(self, slot: int, version: int, vector: Tensor, energy: float) -> Row:
-        """Evaluate a served model, and add it to the history."""
-        self.history.record(Checkpoint(slot, version, energy), self._score(vector), None)
+    def record(self, point: Checkpoint, score: Score) -> Row:
+        """Add an evaluation to the history."""
+        self.history.record(point, score, None)
         return self.history.rows[-1]
 
     @staticmethod
@@ -73,8 +73,8 @@ class Model:
         """Add an evaluation from the trace to the history."""
         values = (event["accuracy"], event["loss"], *event["by_class"])
         accuracy, loss, *by_class = (float("nan") if value is None else value for value in values)
-        point = Checkpoint(event["slot"] + 1, event["version"], event["energy"])
-        self.history.record(point, Score(accuracy, loss, tuple(by_class)), None)
+        point = Checkpoint(event.get("of", event["slot"]) + 1, event["version"], event["energy"])
+        self.record(point, Score(accuracy, loss, tuple(by_class)))
 
 
 def own(run: RunSettings) -> Model:

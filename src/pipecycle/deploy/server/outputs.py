@@ -9,7 +9,6 @@ from pathlib import Path
 
 import attrs
 import numpy as np
-from torch import Tensor
 
 from pipecycle.deploy.server.model import Model
 from pipecycle.deploy.wire.settings import RunSettings
@@ -49,18 +48,13 @@ class Outputs:
         self,
         schedule: Schedule,
         levels: Sequence[Ints],
-        weights: Tensor,
         counts: Mapping[str, int],
         refused: Mapping[str, int],
     ) -> None:
         """The final files; a folder with `result.json` is finished."""
         if self.path is None:
             return
-        from safetensors.numpy import save
-
         self.save(schedule, levels)
-        named = {name: np.asarray(value, order="C") for name, value in self.model.named(weights).items()}
-        write(self.path / "model.safetensors", save(named))
         final = attrs.asdict(self.model.history.final)
         final.pop("by_class")
         figures = {

@@ -16,8 +16,8 @@ from flwr.app import Message, RecordDict
 from pipecycle.deploy.server.fleet import LiveFleet, Session
 from pipecycle.deploy.server.model import Model
 from pipecycle.deploy.server.weights import Weights
-from pipecycle.deploy.wire.arrays import Refused
-from pipecycle.deploy.wire.protocol import ENERGY, MOST_SAMPLES, OURS, OUTCOMES, WAIT, Order, Reply, Report
+from pipecycle.deploy.wire.arrays import LARGEST, Refused
+from pipecycle.deploy.wire.protocol import ENERGY, MOST_SAMPLES, OURS, OUTCOMES, WAIT, Order, Reply, Report, compare
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.world.energy import quanta, show
 
@@ -25,6 +25,8 @@ MOST_QUANTA = 1 << 52
 """In a ledger's totals: four billion units, and sums over a thousand clients still fit into 64 bits."""
 NORMS, ENOUGH = 101, 10
 """Updates whose norms are remembered, and from how many on the next is compared with them."""
+SCORES = {"accuracy": (0, 100), "eval_acc": (0, 1), "loss": (-LARGEST, LARGEST), "eval_loss": (-LARGEST, LARGEST)}
+"""What an app may say of a model, and the bounds; those with `eval_` are the names in Flower's own examples."""
 LATE = 5.0
 """Seconds for which a reply is still accepted after its time."""
 
@@ -60,6 +62,23 @@ class Replies:
         if reply.outcome == "trained":
             self._receive(reply, message.content, session, self.fleet.sessions[session])
         return reply
+
+    def score(self, message: Message, client: int) -> dict[str, float]:
+        """What a client's own app has found: accuracy in percent, loss, and the samples that were used."""
+        bounds = {**SCORES, "num-examples": (1, self.registered.get(client, MOST_SAMPLES))}
+        found = {}
+        for record in message.content.metric_records.values():
+            for name, value in record.items():
+                if name in bounds:
+                    found[name] = _within(name, value, *bounds[name])
+        if "eval_acc" in found:
+            found["accuracy"] = 100 * found["eval_acc"]
+        if "eval_loss" in found:
+            found["loss"] = found["eval_loss"]
+        score = {name: found[name] for name in ("accuracy", "loss") if name in found}
+        if not score:
+            raise Refused("score", f"its metrics have none of {', '.join(SCORES)}")
+        return {**score, "samples": int(found.get("num-examples", 1))}
 
     def _check_order(self, reply: Reply, order: Order) -> None:
         """It is a reply to this order, from the client that was asked."""
@@ -132,14 +151,26 @@ class Replies:
         self.norms.append(norm)
 
 
+def _within(name: str, value: object, least: float, most: float) -> float:
+    if isinstance(value, int | float) and least <= value <= most:
+        return float(value)
+    raise Refused(name, f"{value!r}, needs a number from {least:g} to {most:g}")
+
+
 def _form(message: Message) -> Reply:
     """The reply in a message; anything that does not have its form is refused."""
     try:
         content = message.content
-        ours, energy = content[OURS], content[ENERGY]
+        ours = content[OURS]
+        understood, differs = compare(ours, "server", "node")
+        if not understood:
+            raise Refused("protocol", differs)
+        energy = content[ENERGY]
         figures = {name: energy[name] for name in ("client", "battery", "samples", "steps")}
         report = {field.name: energy[field.name] for field in attrs.fields(Report)}
         words = {name: ours[name] for name in ("outcome", "reason", "key")}
+        if words["outcome"] == "present":
+            words["reason"] = differs
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Refused("form", f"the reply lacks {error}") from None
     for name, value in {**figures, **report}.items():

@@ -36,13 +36,15 @@ AGAIN = 10.0
 """Seconds until a node that could not say which client it is gets asked again; they double with every failure."""
 BATCH = 100
 """Messages in one push."""
+EVALUATION = -2
+"""The session of a flight that asks an app of a user's own how good a model is; that of a roll call is -1."""
 MOST_PAUSE = 16
 """Limit of the pause after failures: in session lengths for a client, in `AGAIN` for a node that is no client yet."""
 
 
 @frozen
 class Flight:
-    """A message under way; session -1 is a roll call."""
+    """A message under way: an order, or with a negative session a roll call or an evaluation."""
 
     node: int
     session: int
@@ -120,11 +122,31 @@ class Roster:
                 self.reachable.discard(client)
                 self._events.append({"event": "away", "client": client, "why": "the node is gone"})
 
+    def idle(self) -> list[int]:
+        """Clients that are present and have no message under way."""
+        busy = {flight.node for flight in self.flights.values()}
+        return sorted(client for client in self.reachable if self.node_of.get(client, 0) not in {0, *busy})
+
+    def examine(self, client: int, content: RecordDict) -> None:
+        """Ask a client, with the next `push`, for the score of a model."""
+        until = self.timer.monotonic() + self.ttl
+        self._add(content, Flight(self.node_of[client], EVALUATION, Order(self.run, client, slot=self.slot), until))
+
+    @property
+    def examined(self) -> bool:
+        """Whether a score is still to come."""
+        return any(flight.session == EVALUATION for flight in self.flights.values())
+
+    def stop_examining(self) -> None:
+        """Scores that have not come by now do not count."""
+        self.flights = {key: flight for key, flight in self.flights.items() if flight.session != EVALUATION}
+
     def send(self, session: int, order: Order, content: RecordDict) -> None:
         """Order a session with the next `push`; if the message is refused, the next `receive` says so."""
         client = order.client
         flight = Flight(self.node_of.get(client, 0), session, order, self.timer.monotonic() + self.ttl)
-        for message_id in [message_id for message_id, other in self.flights.items() if other.client == client]:
+        asked = [key for key, other in self.flights.items() if other.client == client and other.session != EVALUATION]
+        for message_id in asked:
             del self.flights[message_id]  # a question about its battery, which its reply to this order answers too
         if client not in self.node_of:
             self._events.append(self._failed(flight, "the node is gone"))
@@ -132,7 +154,8 @@ class Roster:
             self._add(content, flight)
 
     def _add(self, content: RecordDict, flight: Flight) -> None:
-        message = Message(content, flight.node, "train", ttl=self.ttl, group_id=str(max(0, flight.order.slot)))
+        kind = "evaluate" if flight.session == EVALUATION else "train"
+        message = Message(content, flight.node, kind, ttl=self.ttl, group_id=str(max(0, flight.order.slot)))
         self._waiting.append((message, flight))
 
     def push(self) -> None:
@@ -164,17 +187,26 @@ class Roster:
                 events.append(self._failed(self.flights.pop(message_id), ERRORS[EXPIRED]))
         return events
 
+    def scores(self) -> list[Event]:
+        """The scores that have come by now; other events wait for `receive`."""
+        events = self.receive(lambda flight: flight.session == EVALUATION)
+        self._events = [event for event in events if event["event"] != "score"]
+        return [event for event in events if event["event"] == "score"]
+
     def _event(self, flight: Flight, message: Message) -> Event:
         if message.has_error():
             code = message.error.code
             detail = f": {str(message.error.reason)[:200]}" if code not in (NODE_GONE, EXPIRED) else ""
             return self._failed(flight, f"{ERRORS.get(code, 'error')} (code {code}){detail}", gone=code == NODE_GONE)
         try:
+            if flight.session == EVALUATION:
+                return {"event": "score", "client": flight.client, **self.replies.score(message, flight.client)}
             reply = self.replies.read(message, flight.order, flight.session, self.slot)
             if flight.session < 0:
                 self._admit(reply.client, flight.node)
         except Refused as error:
-            return {**self._failed(flight, str(error)[:500]), "event": "refused", "name": error.name}
+            failed = self._failed(flight, str(error)[:500])
+            return failed if flight.session == EVALUATION else {**failed, "event": "refused", "name": error.name}
         event: Event = {"event": KINDS[reply.outcome], "client": reply.client}
         if flight.session >= 0:
             event["session"] = flight.session
@@ -207,6 +239,8 @@ class Roster:
 
     def _failed(self, flight: Flight, why: str, *, gone: bool = False) -> Event:
         client = flight.client
+        if flight.session == EVALUATION:
+            return {"event": "score", "client": client, "why": why}
         if client < 0:
             self._ask_later(flight.node)
             return {"event": "lost", "node": str(flight.node), "why": why}

@@ -20,7 +20,7 @@ from attrs import frozen
 from pipecycle.deploy.timing import Timer
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
-from pipecycle.files import reason, sealed, unsealed, write
+from pipecycle.files import make_folder, reason, sealed, sync_folder, unsealed, write
 
 FORMAT = 2
 TRACE, STATE, TENSORS = "trace.jsonl", "checkpoint/state.json", "checkpoint"
@@ -59,11 +59,12 @@ class Trace:
         if folder is None:
             return
         try:
-            (folder / TENSORS).mkdir(parents=True, exist_ok=True)
+            make_folder(folder / TENSORS)
             if not resume:
                 if (folder / TRACE).exists():
                     raise InputError(f"{folder}: holds a run already; resume it, or choose another folder")
                 self._file = (folder / TRACE).open("ab")
+                sync_folder(folder)
         except OSError as error:
             raise InputError(f"{folder}: cannot be written ({reason(error)})") from None
 

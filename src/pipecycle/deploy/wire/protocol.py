@@ -2,20 +2,47 @@
 
 A model travels under Flower's usual record names (`arrays`, `config`), so that a user's own ClientApp understands it;
 what is ours is in the record `pipecycle`, and a node's energy in the record `energy`.
+
+Both sides say in that record which protocol they speak, and check it before they read anything else.
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Mapping
 
 import attrs
 from attrs import frozen
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
+from pipecycle import __version__
+from pipecycle.errors import InputError, shown
 from pipecycle.world.fleet import Payload
 
 OURS, ENERGY = "pipecycle", "energy"
+PROTOCOL = 1
+"""Higher whenever an older node would misread an order, or an older server a reply."""
+HELLO = {"protocol": PROTOCOL, "version": __version__}
+"""Every order and every reply has it; its two names never change."""
 MOST_SAMPLES = 10**9
 WAIT = 50
 """Sessions' lengths for which an emulated node on the logical clock waits for the energy to report."""
+
+
+def compare(record: Mapping[str, object], here: str, there: str) -> tuple[bool, str]:
+    """Whether this side and the other understand each other, and if their versions differ, which one to upgrade."""
+    protocol, version = record.get("protocol"), shown(record.get("version"), 30)
+    if not isinstance(protocol, int):
+        return False, f"the {there}'s pipecycle is older than versions that say their protocol: upgrade the {there}"
+    if (protocol, version) == (PROTOCOL, __version__):
+        return True, ""
+    older = there if (protocol, _numbers(version)) < (PROTOCOL, _numbers(__version__)) else here
+    theirs, ours = f"pipecycle {version} (protocol {protocol})", f"{__version__} (protocol {PROTOCOL})"
+    return protocol == PROTOCOL, f"the {there} has {theirs}, the {here} {ours}: upgrade the {older}"
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(digits) for digits in re.findall(r"\d+", version)]
 
 
 @frozen
@@ -64,15 +91,19 @@ class Order:
 
     @staticmethod
     def of(content: RecordDict) -> Order | None:
-        """The order in a message; None if the message is not ours."""
+        """The order in a message; None if the message is not ours.  One in another protocol is refused: Flower carries
+        the sentence to the server, whatever protocol that speaks."""
         record = content.get(OURS)
         if not isinstance(record, ConfigRecord):
             return None
+        understood, why = compare(record, "node", "server")
+        if not understood:
+            raise InputError(why)
         known = {field.name for field in attrs.fields(Order)}
         return Order(**{key: value for key, value in record.items() if key in known})
 
     def record(self) -> ConfigRecord:
-        return ConfigRecord(attrs.asdict(self))
+        return ConfigRecord({**HELLO, **attrs.asdict(self)})
 
 
 def age(life: str) -> int:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pipecycle.train.problems import Problem, Training
 
 Scalar = bool | int | float | str
-CHANGEABLE = ("slots", "roll-call", "deadline", "margin", "pin-nodes", "norm-bound")
+CHANGEABLE = ("slots", "roll-call", "deadline", "margin", "pin-nodes", "norm-bound", "evaluate-clients")
 """What a run that is resumed may change: none of it has any effect on slots that are over."""
 FOREIGN = ("num-partitions",)
 """Keys that Flower's engines add by themselves."""
@@ -170,6 +170,9 @@ class RunSettings(FlatSettings):
         20.0, "An update's norm may be so many times the median of the latest; 0 for no bound.", checks.units
     )
     evaluate_every: int = _shared("look.every", 20)
+    evaluate_clients: int = setting(
+        0, "How many clients evaluate, with your own app's @app.evaluate; 0: the server does.", at_least(0)
+    )
     out: str = setting("", "Absolute folder of the run; empty writes nothing.", absolute)
     resume: bool = setting(False, "Resume from the checkpoint in `out`.", flag)
     device: str = setting("cpu", "Where nodes train and the server evaluates.", one_of("cpu"))
