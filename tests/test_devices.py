@@ -112,12 +112,24 @@ def test_classes_with_one_description_have_independent_weather(tmp_path: Path) -
         ('name = "x"\nlinks = 4\n', "fleet.toml, line 2: links: needs a table, [links]"),
         ("colour = 1\n", "fleet.toml, line 1: colour: needs one of name, joules, slot, devices, links, device"),
         ("[links]\n\nchannels = 0\n", "fleet.toml, line 3: channels = 0: needs at least 1 channel"),
-        ('[links]\nwindows = "no.csv"\n', "no.csv: there is no such file"),
+        ('[links]\nwindows = "no.csv"\n', "fleet.toml, line 2: windows = no.csv: there is no such file"),
+        ('slot = 1\ndevices = "no.csv"\n', "fleet.toml, line 2: devices = no.csv: there is no such file"),
         (
             "[[device]]\ncount = 1\nstep = 1\n\n[[device]]\ncount = 2\nstep = -1\n",
             "fleet.toml, line 7: step = -1: needs",
         ),
-        ("[[device]]\ncount = 1\n[[device]]\nshare = 1\n", "fleet.toml: count, share: every [[device]] needs one"),
+        ("[[device]]\ncount = 1\n[[device]]\nshare = 1\n", "fleet.toml, line 3: count, share: every [[device]] needs"),
+        (
+            "[[device]]\ncount = 1\nsamples = 3\n[[device]]\ncount = 1\n",
+            "fleet.toml, line 4: samples: give them for all",
+        ),
+        (
+            "joules = 1e-300\n[[device]]\ncount = 1\nstep = 5\n",
+            "line 4: step = 5: needs at most 2^40 units of 1e-300 J",
+        ),
+        ("[[device]]\ncount = 1\nstep.joules = 5\n", "fleet.toml, line 3: step = {'joules': 5}: needs a number"),
+        ("device = [{ count = 1, step = -1 }]\n", "fleet.toml, line 1: step = -1: needs a number"),
+        ("[[devices]]\ncount = 1\n", "fleet.toml, line 1: devices = [{'count': 1}]: needs text"),
         ("[[device]]\nshare = 0.5\n", "fleet.toml, line 2: share: all of them make 0.5, and need to make 1"),
         ("[[device]]\ncount = 1\nlekk = 1\n", "fleet.toml, line 3: lekk: needs one of name, harvest"),
         ('[[device]]\ncount = 1\nharvest = "moon"\n', "fleet.toml, line 3: harvest 'moon': needs bernoulli"),
@@ -141,7 +153,10 @@ def test_mistakes_are_told_with_file_line_and_key(tmp_path: Path, text: str, sen
         ("session,step\n1,2\n3\n", "fleet.csv, line 3: has 1 columns where the first line has 2"),
         ("session,step\n1,2\n\n3,many\n", "fleet.csv, line 4: step = many: needs a number"),
         ("session\n", "fleet.csv: needs a line that names the columns, and a row per device"),
-        ("samples,step\n1,1\n,2\n", "fleet.csv: samples: give them for all devices or for none"),
+        ("samples,step\n1,1\n,2\n", "fleet.csv, line 3: samples: give them for all devices or for none"),
+        ("step,idle,step\n1,1,1\n", "fleet.csv, line 1: step: is named twice"),
+        ('step\n1\n"2\n3\n', "fleet.csv, line 4: is not CSV (unexpected end of data)"),
+        ('step\n"2\n3"\n', "fleet.csv, line 3: step = 2 3: needs a number"),
     ],
 )
 def test_mistakes_in_csv(tmp_path: Path, text: str, sentence: str) -> None:
@@ -164,6 +179,38 @@ def test_mistakes_in_windows(tmp_path: Path, rows: str, sentence: str) -> None:
     with pytest.raises(InputError) as told:
         load(written(tmp_path, '[links]\nwindows = "windows.csv"\n'))
     assert sentence in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("capacity = 9\n", "fleet.toml, line 4: capacity = 9: needs a session's energy, 20"),
+        ("capacity = 50\ninitial = 60\n", "fleet.toml, line 4: initial = 60: needs at most the battery's capacity, 50"),
+    ],
+)
+def test_a_battery_that_is_too_small_is_told_with_its_device(tmp_path: Path, text: str, sentence: str) -> None:
+    """How long a session is may be the run's to say, so a file alone cannot be wrong."""
+    device = "[[device]]\nshare = 0.5\n"
+    for joules in ("", "joules = 0.5\n"):  # a file in joules is told in joules
+        file = written(tmp_path, joules + device + "step = 1\n" + device + "step = 1\n" + text)
+        with pytest.raises(InputError) as told:
+            plan("fedavg", clients=10, slots=5, fleet=file)
+        assert sentence.replace("line 4", f"line {4 + len(joules) // 13}") in str(told.value)
+
+
+def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "fleet.csv").write_bytes(b"step\n\xff\n")
+    with pytest.raises(InputError, match=r"fleet.csv: is not text in UTF-8 \(at byte 5\)"):
+        load(tmp_path / "fleet.csv")
+
+
+def test_a_window_of_a_client_that_does_not_exist(tmp_path: Path) -> None:
+    written(tmp_path, "client,first,last\n3,0,5\n12,0,5\n4,0,5\n", "windows.csv")
+    file = written(tmp_path, '[links]\nwindows = "windows.csv"\n')
+    with pytest.raises(
+        InputError, match=r"windows.csv, line 3: client = 12: needs less than 10, the number of clients"
+    ):
+        plan("fedavg", clients=10, slots=5, fleet=file)
 
 
 def test_the_digest_is_of_the_meaning(tmp_path: Path) -> None:

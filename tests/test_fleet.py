@@ -119,7 +119,6 @@ def test_a_full_battery_overflows() -> None:
         slot(fleet, number, 0.75)
         check(fleet)
     assert (fleet.level / UNIT).tolist() == [2.0, 4.0]
-    assert fleet.overflow is not None
     assert (fleet.overflow / UNIT).tolist() == [2.0, 0.0]
     assert fleet.ledger.overflowed == 2 * UNIT
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipecycle.policies import REGISTRY
+from pipecycle.schedule.schedule import Status
 from tests.properties.worlds import holds, rough
 
 
@@ -73,3 +74,20 @@ def test_no_policy_stands_still(name: str) -> None:
         if name != "isolated":
             assert (schedule.publications.slot >= 700).any()
             assert counts["used"] > 15
+
+
+@pytest.mark.parametrize("name", [name for name in REGISTRY if name != "isolated"])
+@pytest.mark.parametrize("rough_", ["contact", "one channel"])
+def test_nobody_is_starved(name: str, rough_: str) -> None:
+    """Contact comes again with the epoch, so that for most clients it never falls on its last slot; or one update at a
+    time can be sent.  Everybody is heard all the same."""
+    from pipecycle.world.links import Links, Passes
+
+    links = Links(passes=Passes(30, 0.2)) if rough_ == "contact" else Links(channels=1)
+    world = HARD | {"harvest": 1.0, "clients": 12, "session": 20, "links": links}
+    for settings_ in ({}, {"mode": "chain"}) if name == "fedseq" else ({},):
+        sessions = holds(name, settings_, world).sessions
+        heard = np.bincount(sessions.client[sessions.status == Status.USED], minlength=12)
+        assert heard.min() >= 1, heard
+        if rough_ == "one channel":
+            assert heard.sum() >= 60, heard

@@ -18,7 +18,7 @@ from pipecycle.checks import MOST_CLIENTS, at_least
 from pipecycle.policies.rotation import group_cap
 from pipecycle.world.contract import Grouping, World
 from pipecycle.world.lineage import Floats
-from pipecycle.world.streams import Ints
+from pipecycle.world.streams import Ints, merged
 
 
 def staleness(steps: Ints) -> Floats:
@@ -49,7 +49,7 @@ class Asynchronous:
     def decide(self, slot: int) -> None:
         senders = self.fleet.unsent(self.fleet.to_server)
         if len(senders):
-            sessions = np.sort(self.fleet.send(senders, "server"))  # those that began first go first
+            sessions = merged(self.fleet.send(senders, "server"))  # those that began first go first
             if len(sessions):
                 clients = self.fleet.client_of(sessions)
                 self.receive(clients, sessions)

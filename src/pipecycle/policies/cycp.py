@@ -18,7 +18,7 @@ from pipecycle.checks import MOST_CLIENTS, MOST_GROUPS, MOST_SLOTS, at_least
 from pipecycle.policies.clock import epoch_length, round_length
 from pipecycle.policies.steps import rule, step_setting
 from pipecycle.world.contract import Grouping, World
-from pipecycle.world.streams import Ints
+from pipecycle.world.streams import Ints, merged
 
 
 @define(slots=False, eq=False)
@@ -64,7 +64,7 @@ class CyCP:
             members = self.draw("early", slot).sample(early, self.cap)
         else:
             others = candidates[~self.passed_over[candidates]]
-            members = np.sort(np.concatenate([early, self.draw("group", slot).sample(others, self.cap - len(early))]))
+            members = merged(early, self.draw("group", slot).sample(others, self.cap - len(early)))
         self.passed_over[candidates] = True
         self.passed_over[members] = False
         return members
@@ -79,7 +79,7 @@ class CyCP:
         own = self.fleet.send_one(star, "server")
         if own < 0:
             return
-        updates = np.sort(np.append(updates, own))
+        updates = merged(updates, np.array([own]))
         step = self.steps.of(self.lineage.lag(int(self.fleet.reference[members].min())), len(updates))
         self.lineage.publish(self.lineage.mean(self.lineage.published, updates, step=step))
 

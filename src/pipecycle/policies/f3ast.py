@@ -7,9 +7,10 @@ their updates with these weights: x <- x + sum over S of (p_i / r_i) update_i. p
 
 Ours: rounds are MIFA's epochs (`rounds.py`); available is who holds the energy of a session and of its report, so that
 whoever is picked takes part; a rate counts updates that arrived, and is brought up to date before it divides, as in the
-authors' code; rates begin at K p_i, what they are when everybody is available (the code begins at p_i and divides all
-weights by K); ties are broken at random; K does not vary and is two clients in five unless given; clients count alike
-where their samples are not known, as in a live run.
+authors' code; rates begin at K p_i, 1 at most, what they are when everybody is available (the code begins at p_i and
+divides all weights by K); where fewer than K are available, all are picked; ties are broken at random; K does not vary
+and is two clients in five unless given; the server's learning rate is 1; clients count alike where their samples are
+not known, as in a live run.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ Every model that arrives is mixed into the server's at once: x <- (1 - a) x + a 
 `mixing` times 1 / sqrt(1 + staleness), its paper's polynomial rule with exponent 0.5.  Staleness, as there, counts the
 models mixed in since the client's reference.
 
-Ours: models that arrive in the same slot are mixed in one after the other, the session that began first going first,
-and published as one version; `mixing` is 0.6 unless given and never decays; no model is refused for its age; its
-paper's proximal term is a setting of training (`train.proximal`), off by default.  `asynchronous.py` says who trains.
+Ours: the model that is mixed in does not count itself, as it does by the letter of its paper's Algorithm 1; models that
+arrive in the same slot are mixed in one after the other, the session that began first going first, and published as one
+version; `mixing` is 0.6 unless given and never decays; no model is refused for its age; its paper's proximal term is a
+setting of training (`train.proximal`), off by default.  `asynchronous.py` says who trains.
 """
 
 from __future__ import annotations

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
 from attrs import define, field
 
 from pipecycle.checks import MOST_SLOTS, at_least
 from pipecycle.policies.clock import epoch_length
 from pipecycle.world.contract import Grouping, World
-from pipecycle.world.streams import Ints
+from pipecycle.world.streams import Ints, merged
 
 
 @define(slots=False, eq=False)
@@ -47,6 +46,6 @@ class FedAvg:
 
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
         if slot % self.period == self.period - 1 and self.arrived:
-            updates = np.sort(np.concatenate(self.arrived))
+            updates = merged(*self.arrived)
             self.lineage.publish(self.lineage.mean(self.lineage.published, updates))
             self.arrived.clear()

@@ -21,7 +21,7 @@ from pipecycle.checks import MOST_GROUPS, MOST_SLOTS, at_least, one_of
 from pipecycle.policies.clock import epoch_length, round_length
 from pipecycle.policies.steps import rule, step_setting
 from pipecycle.world.contract import Grouping, World
-from pipecycle.world.streams import Ints
+from pipecycle.world.streams import Ints, merged
 
 
 @define(slots=False, eq=False)
@@ -98,7 +98,7 @@ class FedBacys:
         own = self.fleet.send_one(hub, "server")
         if own < 0:
             return
-        updates = np.sort(np.append(updates, own))
+        updates = merged(updates, np.array([own]))
         step = self.steps.of(self.lineage.lag(int(self.fleet.reference[participants].min())), len(updates))
         server = self.lineage.publish(self.lineage.mean(self.lineage.published, updates, step=step))
         self.received[participants] = server

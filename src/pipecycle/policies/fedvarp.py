@@ -6,8 +6,8 @@ update_i.  FedVARP has beta = 1; below it memories count for less, as in FedStal
 = 0, which would be FedAvg with this timing (`mifa` with `use_memory = false`).
 
 Ours: rounds are MIFA's epochs (`rounds.py`), and S is whoever had the energy, where its paper draws a fixed number;
-memories start at zero; in a round without updates nothing happens; clients count alike whatever their samples, as in
-its paper.  Where the learning rate decays, memories count at the present rate, as MIFA's do.
+memories start at zero; the server's learning rate is 1; in a round without updates nothing happens; clients count alike
+whatever their samples, as in its paper.  Where the learning rate decays, memories count at the present rate, as MIFA's.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class FedVARP(Rounds):
             return
         new = self.lineage.each(sessions)
         part = np.full(self.clients, self.beta / self.clients)
-        part[clients] -= self.beta / len(clients)
+        np.subtract.at(part, clients, self.beta / len(clients))  # a client that was late may be there twice
         used = (self.memory >= 0) & (part != 0.0)
         versions = np.concatenate([[self.lineage.published], self.memory[used], new])
         coefficients = np.concatenate([[1.0], part[used], np.full(len(new), 1.0 / len(new))])

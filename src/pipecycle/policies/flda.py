@@ -3,8 +3,8 @@
 Sessions alternate between learning (the update is uploaded whole) and distillation (only a table of mean logits
 per label is, at a small fraction of the energy).  Ours: every client alternates on its own, even clients
 beginning with distillation; `phase = "global"` alternates whole epochs as the original does, and a client then
-continues in the learning epoch from the model it kept.  Where links fail, who could not transmit tries again at the end
-of the next epoch, tables before updates, and a client whose report is lost makes another of the same kind.
+continues in the learning epoch from the model it kept.  Where links fail, who could not transmit tries again in the
+slots that follow, tables before updates, and a client whose report is lost makes another of the same kind.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class FLDA:
         self.distils = np.arange(world.clients) % 2 == 0  # payload of each client's current or next session
         self.teacher = -1
         self.tables: Ints = np.empty(0, np.int64)
-        self.learners: Ints = np.empty(0, np.int64)
-        self.updates: Ints = np.empty(0, np.int64)
+        # Updates that have arrived, the versions that they continued (-1: none) and where those started.
+        self.updates: Ints = np.empty((3, 0), np.int64)
+        self.late = False  # somebody had to wait for contact or a channel
         # Global phase: the distillation session whose model a client kept, where that one started, and the
         # version that a learning session continues from.
         self.kept = np.full(world.clients, -1)
@@ -57,7 +58,7 @@ class FLDA:
             if self.phase == "global":
                 self.distils[ready] = slot // self.period % 2 == 0
             self.start(ready[self.distils[ready]], ready[~self.distils[ready]])
-        if phase == self.period - 1:
+        if phase == self.period - 1 or self.late:
             self.deliver()
 
     def start(self, distillers: Ints, learners: Ints) -> None:
@@ -75,23 +76,29 @@ class FLDA:
             self.fleet.start(learners, reference, teacher=self.teacher)
 
     def deliver(self) -> None:
-        cheap = self.fleet.unsent(self.fleet.price("server", self.upload_ratio))
+        cost = self.fleet.price("server", self.upload_ratio)
+        cheap = self.fleet.unsent(cost)
         cheap = cheap[self.distils[cheap]]
         whole = self.fleet.unsent(self.fleet.to_server)
         learners = whole[~self.distils[whole]]
-        self.tables = self.fleet.send(cheap, "server", ratio=self.upload_ratio)
-        self.updates = self.fleet.send(learners, "server")
-        self.learners = learners if len(self.updates) == len(learners) else self.fleet.client_of(self.updates)
+        tables = self.fleet.send(cheap, "server", ratio=self.upload_ratio)
+        updates = self.fleet.send(learners, "server")
+        waiting = len(tables) + len(updates) < len(cheap) + len(learners)
+        self.late = waiting and len(self.fleet.unsent(cost)) > 0
+        learners = self.fleet.client_of(updates)
+        self.tables = np.concatenate([self.tables, tables])
+        arrived = [updates, self.continued[learners], self.origin[learners]]
+        self.updates = np.concatenate([self.updates, arrived], axis=1)
         if self.phase == "own":
-            told = cheap if len(self.tables) == len(cheap) else self.fleet.client_of(self.tables)
-            self.distils[told] = False
-            self.distils[self.learners] = True
+            self.distils[self.fleet.client_of(tables)] = False
+            self.distils[learners] = True
 
     def references(self) -> list[int]:
         """Models that clients continue from, and where they started."""
+        arrived = self.updates[1:, self.updates[1] >= 0].ravel()
         continued = self.continued[self.continued >= 0]
         origins = self.origin[(self.kept >= 0) | (self.continued >= 0)]
-        return [*continued.tolist(), *origins.tolist()]
+        return [*arrived.tolist(), *continued.tolist(), *origins.tolist()]
 
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
         if len(lost):  # nobody has kept the model of a session that did not come back
@@ -99,16 +106,16 @@ class FLDA:
             self.kept[gone[np.isin(self.kept[gone], lost)]] = -1
         if slot % self.period != self.period - 1:
             return
-        if len(self.learners):
-            self.aggregate()
+        if self.updates.size:
+            self.aggregate(*self.updates)
         if len(self.tables):
             self.teacher = self.lineage.tabulate(self.tables, self.teacher)
+        self.tables, self.updates = self.tables[:0], self.updates[:, :0]
 
-    def aggregate(self) -> None:
+    def aggregate(self, updates: Ints, continued: Ints, origins: Ints) -> None:
         """The mean update; one that continued a kept model counts from where that model started."""
-        shares = self.lineage.shares(self.updates)
-        mine = self.continued[self.learners] >= 0
-        models, origins = self.continued[self.learners[mine]], self.origin[self.learners[mine]]
-        versions = np.concatenate([[self.lineage.published], models, origins])
+        shares = self.lineage.shares(updates)
+        mine = continued >= 0
+        versions = np.concatenate([[self.lineage.published], continued[mine], origins[mine]])
         coefficients = np.concatenate([[1.0], shares[mine], -shares[mine]])
-        self.lineage.publish(self.lineage.combine(versions, coefficients, self.updates, shares))
+        self.lineage.publish(self.lineage.combine(versions, coefficients, updates, shares))

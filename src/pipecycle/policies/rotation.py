@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pipecycle.world.contract import World
 from pipecycle.world.energy import Quanta
 from pipecycle.world.fleet import Fleet
-from pipecycle.world.streams import Ints
+from pipecycle.world.streams import Ints, merged
 
 _NOBODY: Ints = np.empty(0, np.int64)
 
@@ -112,7 +112,7 @@ class Group:
         arrived = fleet.send(self.members[self.members != hub], "hub", last_step=True)
         if len(arrived) == len(self.sessions) - 1:
             return self.sessions
-        return np.sort(np.append(arrived, self.sessions[self.members == hub]))
+        return merged(arrived, self.sessions[self.members == hub])
 
 
 class Groups:
@@ -141,7 +141,7 @@ class Groups:
         for group in closed:
             self._active.remove(group)
             if len(group.finished) != 1 or len(group.finished[0]) < len(group.sessions):
-                back = np.sort(np.concatenate([_NOBODY, *group.finished]))
+                back = merged(_NOBODY, *group.finished)
                 group.members = group.members[back - group.first]
                 group.sessions = back
         return [group for group in closed if len(group.sessions)]

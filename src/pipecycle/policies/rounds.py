@@ -2,8 +2,9 @@
 
 Clients start in slot S - B - 1 of an epoch, from the model that the server serves; they report in its last slot, and
 the server takes its step at the end of that slot.  A client that cannot pay for its report keeps the update, tries
-again at the end of the next epoch, and cannot start meanwhile; it counts in the round in which its update arrives.  An
-update that is lost counts in none.
+again at the end of the next epoch, and cannot start meanwhile; it counts in the round in which its update arrives.
+Where links fail, who was out of contact or found no channel tries again in the slots that follow, or else a client
+whose contact never falls on the last slot would never be heard; an update that is lost counts in no round.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Rounds:
         self.fleet, self.lineage, self.draw, self.clients = world.fleet, world.lineage, world.draw, world.clients
         self.period = epoch_length(self.epoch, world.session)
         self.launch = self.period - world.session - 1
-        self.received: Ints = np.empty(0, np.int64)
+        self.received: list[tuple[Ints, Ints]] = []  # clients and sessions
+        self.late = False  # somebody had to wait for contact or a channel
 
     def decide(self, slot: int) -> None:
         phase = slot % self.period
@@ -40,9 +42,11 @@ class Rounds:
             members = self.members(slot)
             if len(members):
                 self.fleet.start(members, self.lineage.published)
-        elif phase == self.period - 1:
+        if phase == self.period - 1 or self.late:
             senders = self.fleet.unsent(self.fleet.to_server)
-            self.received = self.fleet.send(senders, "server") if len(senders) else senders
+            arrived = self.fleet.send(senders, "server")
+            self.received.append((senders if len(arrived) == len(senders) else self.fleet.client_of(arrived), arrived))
+            self.late = len(arrived) < len(senders) and len(self.fleet.unsent(self.fleet.to_server)) > 0
 
     def members(self, slot: int) -> Ints:
         """Who trains in this round."""
@@ -50,8 +54,10 @@ class Rounds:
 
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
         if slot % self.period == self.period - 1:
-            self.aggregate(self.fleet.client_of(self.received), self.received)
+            clients, sessions = zip(*self.received, strict=True)
+            self.received.clear()
+            self.aggregate(np.concatenate(clients), np.concatenate(sessions))
 
     def aggregate(self, clients: Ints, sessions: Ints) -> None:
-        """The round is over, and these updates have arrived; there may be none."""
+        """The round is over, and these updates have arrived; there may be none, or two of a client that was late."""
         raise NotImplementedError

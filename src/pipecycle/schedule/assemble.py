@@ -74,7 +74,7 @@ def record(meta: dict[str, Any], fleet: Fleet, lineage: Lineage) -> Schedule:
         energy=Energy(
             **dict(zip(columns, totals, strict=True)),
             level=fleet.level,
-            overflow=np.zeros(fleet.clients, np.int64) if fleet.overflow is None else fleet.overflow,
+            overflow=fleet.overflow,
             drained=fleet.drained if isinstance(fleet, FieldFleet) else None,
         ),
         length=np.asarray(fleet.length),

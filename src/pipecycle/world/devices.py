@@ -38,6 +38,8 @@ class Devices:
 
     name: str
     labels: tuple[str, ...]
+    places: tuple[str, ...]
+    """File and line of every class."""
     columns: dict[str, Floats]
     """Units, slots, samples and probabilities, by the keys of a file."""
     harvests: tuple[Placed | None, ...]
@@ -51,6 +53,8 @@ class Devices:
     seconds: float | None = None
     """Of a slot."""
     sources: tuple[str, ...] = ()
+    last_window: str = ""
+    """File and line of a window of the client with the highest number."""
 
     def clients(self, asked: int) -> int:
         """How many there are: the file's count, or as many as are asked for where it has shares."""
@@ -117,15 +121,36 @@ class Devices:
         links = Links(
             self.channels, column["loss"], column["loss_to_hub"], self.tries, column["failure"], passes, self.windows
         )
+        length = self.lengths(clients, session)
+        holds, charge = (
+            self._spread(key, clients, usual) for key, usual in (("capacity", capacity), ("initial", initial))
+        )
+        self._refuse(clients, charge > holds, "initial", charge, "at most the battery's capacity", holds)
+        needs = (column["step"] + column["leak"]) * length
+        self._refuse(clients, needs > holds, "capacity", holds, "a session's energy", needs)
+        if self.windows is not None and int(self.windows.client.max(initial=0)) >= clients:
+            last = int(self.windows.client.max())
+            raise InputError(f"{self.last_window}: client = {last}: needs less than {clients}, the number of clients")
         return {
-            "session": self.lengths(clients, session),
-            "capacity": self._spread("capacity", clients, capacity),
-            "initial": self._spread("initial", clients, initial),
+            "session": length,
+            "capacity": holds,
+            "initial": charge,
             "costs": costs,
             "leak": column["leak"],
             "links": links,
             "harvest": self._harvest(clients, harvest, column["gain"]),
         }
+
+    def _refuse(
+        self, clients: int, wrong: NDArray[np.bool_], key: str, value: Floats, needs: str, limit: Floats
+    ) -> None:
+        """If any client is wrong, say where its class is written, in the file's own measure."""
+        if not wrong.any():
+            return
+        client = int(np.argmax(wrong))
+        place = self.places[int(self.kinds(clients)[client])]
+        found, least = (float(part.flat[client if part.ndim else 0]) * (self.joules or 1) for part in (value, limit))
+        raise InputError(f"{place}: {key} = {found:g}: needs {needs}, {least:g}")
 
     def _harvest(self, clients: int, usual: Harvest, gain: Floats) -> Harvest:
         if all(harvest is None for harvest in self.harvests) and np.ndim(gain) == 0:
@@ -152,8 +177,10 @@ class Devices:
         column = self.columns[key]
         if not _told(column):
             return np.asarray(usual, np.float64)
-        each = column[self.kinds(clients)]
-        return np.where(np.isnan(each), usual, each)
+        if np.ndim(usual):
+            each = column[self.kinds(clients)]
+            return np.where(np.isnan(each), usual, each)
+        return np.repeat(np.where(np.isnan(column), usual, column), self.sizes(clients))
 
 
 def _told(column: Floats) -> bool:

@@ -42,6 +42,7 @@ NUMBERS: dict[str, Check] = {
     "contact_share": CHANCE,
 }
 WORDS = {"name": checks.text, "harvest": checks.text, "source": checks.text}
+MOST_UNITS = 2.0**40
 SIZES = {"count": at_least(1, "device", most=MOST_CLIENTS), "share": number(above=0, most=1)}
 TOP = {"name": checks.text, "joules": number(above=0), "slot": checks.some_seconds, "devices": checks.text}
 LINKS = {
@@ -75,16 +76,21 @@ class Source:
             self.refuse(f"{shown(key)}: needs one of {', '.join(allowed)}", line)
 
     def line(self, key: str, table: str = "", place: int = 0) -> int | None:
-        """Where a key of the `place`-th table of a name is; TOML's own reader does not tell."""
-        inside, seen = "", -1
+        """Where a key of the `place`-th table of a name is, or else that table; TOML's own reader does not tell."""
+        inside, seen, begins = "", -1, None
         for count, text in enumerate(self.text.splitlines(), 1):
             header = re.match(r"\s*\[+\s*([\w.-]+)\s*\]+", text)
+            named = re.match(r"\s*[\"']?([\w-]+)[\"']?\s*[=.]", text)
             if header:
                 inside = header[1]
                 seen += inside == table
-            elif inside == table and max(seen, 0) == place and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", text):
+                if inside == (table or key) and (not table or seen == place):
+                    begins = count
+            elif named and inside == table and max(seen, 0) == place and named[1] == key:
                 return count
-        return None
+            elif named and not inside and named[1] == table:  # an inline table
+                begins = count
+        return begins
 
 
 def load(spec: str | Path) -> Devices:
@@ -124,11 +130,14 @@ def read(path: Path) -> Devices:
     for key, value in links.items():
         source.known(key, list(LINKS), source.line(key, "links"))
         source.check(key, value, LINKS[key], source.line(key, "links"))
-    rows = [_row(source, one, [source.line(key, "device", place) for key in one]) for place, one in enumerate(classes)]
+    rows = [
+        _row(source, one, [source.line(key, "device", place) for key in one], source.line("", "device", place))
+        for place, one in enumerate(classes)
+    ]
     if "devices" in values:
         if rows:
             source.refuse("devices: give a CSV file or [[device]], not both", source.line("devices"))
-        return _assemble(source, values, links, _rows(_source(path.parent / values["devices"])), path.parent)
+        return _assemble(source, values, links, _rows(_beside(source, "devices", values)), path.parent)
     return _assemble(source, values, links, rows, path.parent)
 
 
@@ -144,6 +153,11 @@ class Row:
     values: dict[str, Any]
     lines: dict[str, int | None]
     source: Source
+    line: int | None = None
+
+    @property
+    def place(self) -> str:
+        return f"{self.source.path}{'' if self.line is None else f', line {self.line}'}"
 
 
 def _source(path: Path) -> Source:
@@ -152,21 +166,40 @@ def _source(path: Path) -> Source:
     except FileNotFoundError:
         known = f"; our own are {', '.join(examples())}" if path.parent == EXAMPLES else ""
         raise InputError(f"fleet {path.stem if known else path}: there is no such file{known}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is not text in UTF-8 (at byte {error.start})") from None
+    except OSError as error:
         raise InputError(f"{path}: cannot be read ({shown(str(error))})") from None
 
 
-def _row(source: Source, values: dict[str, Any], lines: Sequence[int | None]) -> Row:
+def _beside(source: Source, key: str, values: dict[str, Any], table: str = "") -> Source:
+    """The file that a key names, which is found from the fleet file's folder."""
+    path = source.path.parent / values[key]
+    if not path.is_file():
+        source.refuse(f"{key} = {shown(values[key])}: there is no such file", source.line(key, table))
+    return _source(path)
+
+
+def _row(source: Source, values: dict[str, Any], lines: Sequence[int | None], place: int | None) -> Row:
     allowed = {**WORDS, **SIZES, **NUMBERS}
     for (key, value), line in zip(values.items(), lines, strict=True):
         source.known(key, list(allowed), line)
         source.check(key, value, allowed[key], line)
-    return Row(values, dict(zip(values, lines, strict=True)), source)
+    return Row(values, dict(zip(values, lines, strict=True)), source, place)
+
+
+def _cells(source: Source) -> list[tuple[int, list[str]]]:
+    """The lines of a CSV file that are not empty, with their numbers."""
+    reader = csv.reader(source.text.splitlines(keepends=True), strict=True)
+    try:
+        return [(reader.line_num, row) for row in reader if any(row)]
+    except csv.Error as error:
+        source.refuse(f"is not CSV ({error})", reader.line_num)
 
 
 def _rows(source: Source) -> list[Row]:
     """The rows of a CSV file: its first line names the columns, and an empty cell is not given."""
-    lines = [(count, row) for count, row in enumerate(csv.reader(source.text.splitlines()), 1) if any(row)]
+    lines = _cells(source)
     if len(lines) < 2:
         source.refuse("needs a line that names the columns, and a row per device")
     (first, head), *rest = lines
@@ -174,14 +207,15 @@ def _rows(source: Source) -> list[Row]:
     allowed = [key for key in (*WORDS, *NUMBERS) if key != "source"]
     for key in head:
         source.known(key, allowed, first)
-    if len(set(head)) < len(head):
-        source.refuse("names a column twice", first)
+    twice = [key for place, key in enumerate(head) if key in head[:place]]
+    if twice:
+        source.refuse(f"{twice[0]}: is named twice", first)
     found = []
     for line, row in rest:
         if len(row) != len(head):
             source.refuse(f"has {len(row)} columns where the first line has {len(head)}", line)
         values = {key: _cell(key, cell.strip()) for key, cell in zip(head, row, strict=True) if cell.strip()}
-        found.append(_row(source, values, [line] * len(values)))
+        found.append(_row(source, values, [line] * len(values), line))
     return found
 
 
@@ -200,28 +234,30 @@ def _assemble(source: Source, top: dict[str, Any], links: dict[str, Any], rows: 
     counted = source.path.suffix.lower() == ".csv" or "devices" in top
     rows = rows or [Row({"name": "all", "share": 1.0}, {}, source)]
     counts, shares = (np.ones(len(rows), np.int64), None) if counted else _sizes(source, rows)
-    windows = None
+    windows, last = None, ""
     if "windows" in links:
-        windows = _windows(home / links["windows"], links.get("windows_period"))
+        windows, last = _windows(_beside(source, "windows", links, "links"), links.get("windows_period"))
     elif "windows_period" in links:
         source.refuse("windows_period: needs windows, a CSV file", source.line("windows_period", "links"))
     return Devices(
         name=str(top.get("name", source.path.stem)),
         labels=tuple(str(row.values.get("name", f"class {place + 1}")) for place, row in enumerate(rows)),
-        columns=_columns(source, rows, links, top.get("joules")),
+        places=tuple(row.place for row in rows),
+        columns=_columns(rows, links, top.get("joules")),
         harvests=_harvests(rows, home),
         counts=counts,
         shares=shares,
         channels=links.get("channels"),
         tries=links.get("tries", 3),
         windows=windows,
+        last_window=last,
         joules=top.get("joules"),
         seconds=top.get("slot"),
         sources=tuple(str(row.values["source"]) for row in rows if "source" in row.values),
     )
 
 
-def _columns(source: Source, rows: Sequence[Row], links: dict[str, Any], joules: float | None) -> dict[str, Floats]:
+def _columns(rows: Sequence[Row], links: dict[str, Any], joules: float | None) -> dict[str, Floats]:
     columns = {key: np.full(len(rows), np.nan) for key in NUMBERS}
     for key in ("loss", "loss_to_hub", "failure"):
         columns[key][:] = links.get(key, np.nan)
@@ -235,8 +271,16 @@ def _columns(source: Source, rows: Sequence[Row], links: dict[str, Any], joules:
     if joules is not None:
         for key in ENERGIES:
             columns[key] /= joules
-    if 0 < np.isnan(columns["samples"]).sum() < len(rows):
-        source.refuse("samples: give them for all devices or for none")
+            large = np.flatnonzero(columns[key] > MOST_UNITS)
+            if len(large):
+                row = rows[large[0]]
+                row.source.refuse(
+                    f"{key} = {row.values[key]}: needs at most 2^40 units of {joules:g} J", row.lines[key]
+                )
+    without = np.flatnonzero(np.isnan(columns["samples"]))
+    if 0 < len(without) < len(rows):
+        row = rows[without[0]]
+        row.source.refuse("samples: give them for all devices or for none", row.line)
     return columns
 
 
@@ -249,7 +293,10 @@ def _sizes(source: Source, rows: Sequence[Row]) -> tuple[Ints | None, Floats | N
             source.refuse(f"count: makes {int(counts.sum()):,} devices, needs at most {MOST_CLIENTS:,}")
         return counts, None
     if not all(keys == {"share"} for keys in given):
-        source.refuse("count, share: every [[device]] needs one of them, the same in all")
+        wrong = next(
+            (row for row, keys in zip(rows, given, strict=True) if keys != given[0] or len(keys) != 1), rows[0]
+        )
+        source.refuse("count, share: every [[device]] needs one of them, the same in all", wrong.line)
     shares = np.array([row.values["share"] for row in rows], np.float64)
     if abs(float(shares.sum()) - 1.0) > 1e-6:
         source.refuse(f"share: all of them make {shares.sum():g}, and need to make 1", rows[-1].lines.get("share"))
@@ -268,10 +315,9 @@ def _harvests(rows: Sequence[Row], home: Path) -> tuple[Placed | None, ...]:
     return tuple(known[row.values["harvest"]] if "harvest" in row.values else None for row in rows)
 
 
-def _windows(path: Path, period: int | None) -> Windows:
-    """A CSV file of client, first and last slot, with a line that names the columns."""
-    source = _source(path)
-    lines = [(count, row) for count, row in enumerate(csv.reader(source.text.splitlines()), 1) if any(row)]
+def _windows(source: Source, period: int | None) -> tuple[Windows, str]:
+    """A CSV file of client, first and last slot, with a line that names the columns; and where its last client is."""
+    lines = _cells(source)
     if not lines or [cell.strip() for cell in lines[0][1]] != ["client", "first", "last"]:
         source.refuse("client,first,last: needs to be the first line", 1)
     found = np.empty((len(lines) - 1, 3), np.int64)
@@ -290,4 +336,5 @@ def _windows(path: Path, period: int | None) -> Windows:
     if len(overlap):
         line = lines[1 + int(order[overlap[0] + 1])][0]
         source.refuse(f"client {client[overlap[0]]}: this window begins before an earlier one ends", line)
-    return Windows(client.copy(), first.copy(), last.copy(), period)
+    highest = f"{source.path}, line {lines[1 + int(np.argmax(found[:, 0]))][0]}" if len(found) else ""
+    return Windows(client.copy(), first.copy(), last.copy(), period), highest

@@ -25,12 +25,24 @@ def quanta(units: ArrayLike, name: str = "energy") -> Quanta:
         values = np.asarray(units, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} = {shown(units)}: needs a number of units from 0 to 2^40") from None
-    if not np.isfinite(values).all() or (values < 0).any() or (values > 2.0**40).any():
+    if not (values.min(initial=0.0) >= 0 and values.max(initial=0.0) <= 2.0**40):  # nan is neither
         wrong = values.item() if values.ndim == 0 else values[~((values >= 0) & (values <= 2.0**40))][0]
         raise InputError(f"{name} = {wrong}: needs a number of units from 0 to 2^40")
     if values.ndim == 0:
         return ceil(Fraction(values.item()) * UNIT)
-    return np.ceil(values * UNIT).astype(np.int64)
+    scaled = values * UNIT
+    return np.ceil(scaled, out=scaled).astype(np.int64)
+
+
+def quanta_per_client(units: ArrayLike, clients: int, name: str) -> Quanta:
+    return per_client(quanta(units, name), clients, name)
+
+
+def per_client(value: Quanta, clients: int, name: str) -> Quanta:
+    """One figure for all or as many as there are clients, and nothing else."""
+    if not isinstance(value, int) and value.shape != (clients,):
+        raise InputError(f"{name}: has {value.size} values for {clients} clients")
+    return value
 
 
 def units(count: int) -> float:

@@ -20,13 +20,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pipecycle.errors import BusyError
-from pipecycle.world.energy import Costs, Quanta, at, uniform
-from pipecycle.world.fleet import ACTED, Fleet, Payload, Receiver, quanta_per_client
+from pipecycle.world.energy import Costs, Quanta, at, quanta_per_client, uniform
+from pipecycle.world.fleet import ACTED, TRAINING, Fleet, Payload, Receiver
 from pipecycle.world.links import Air, Links
-from pipecycle.world.streams import Ints
+from pipecycle.world.streams import Ints, merged
 
-PIECE = 1 << 15
-"""Clients that are gone through at a time: few enough to stay in cache."""
 _NOBODY: Ints = np.empty(0, np.int64)
 
 
@@ -52,7 +50,6 @@ class FieldFleet(Fleet):
         self._checked = self.to_train
         self.links = links or Links()
         self.air = Air(self.links, clients, trial)
-        self.drained: Ints = np.zeros(clients, np.int64)  # leaked and idled away, by client
         self.failures: list[tuple[int, Ints]] = []  # slot, sessions
         self.given_up: list[tuple[Ints, Ints]] = []  # sessions, quanta each
         self._fails: dict[int, list[tuple[Ints, Ints]]] = {}
@@ -60,39 +57,39 @@ class FieldFleet(Fleet):
         self._wasting = 0  # quanta that doomed sessions spend per slot
         self._fetches, self._idles = bool(np.any(self.download)), bool(np.any(self.idle))
         self._channels = self.links.channels
-        # What drains from every battery in a slot: the leak, and of those who rest the price of idling.
-        self._due: Ints = np.zeros(clients, np.int64) + self.leak + self.idle
-        self._drains = bool(self._due.any())
-        self._busy: list[Ints] = []  # who transmits before the drain of this slot, and does not idle
-        self._drained = False  # in this slot?
-        self._pieces = [slice(first, first + PIECE) for first in range(0, clients, PIECE)]
+        self._leaks = int(np.broadcast_to(self.leak, (clients,)).sum())  # all batteries, in a slot
+        self._resting, self._working = uniform(self.leak + self.idle), uniform(self.leak + self.step)
+        self._burn[:] = self._resting
+        self._idling = int(np.broadcast_to(self.idle, (clients,)).sum())  # all who rest, in a slot
+        self._drains = bool(self._leaks or self._idling)
+        self._busy: list[Ints] = []  # who transmits before the costs of this slot are paid, and does not idle
+        self._slots = 0  # paid so far
+        self._active: Ints = np.zeros(
+            clients, np.int64
+        )  # slots without idling; those of open sessions count at the end
+        self._missing: Ints = np.zeros(clients, np.int64)  # what empty batteries could not pay
 
     # The slot, in the order of its phases.
 
     def harvest(self, slot: int, gains: Ints, total: int, peak: int) -> None:
         super().harvest(slot, gains, total, peak)
         self._channels = self.links.channels
-        self._drained = False
 
     def train(self) -> Ints:
-        if self._drains:
-            self._drain()
         ended = self._ends.get(self.slot, ())
         done = super().train()
         for clients, _ in ended:
             self._rest(clients)
-        self.ledger.training -= self._wasting
-        self.ledger.lost += self._wasting
         broken = self._fails.pop(self.slot, [])
         for clients, _ in broken:
             self._state[clients] = ACTED
             self._acted = True
+            self._burn[clients] = at(self._resting, clients)
             self._rest(clients)
-            self._burn[clients] = 0
             steps = self._steps(clients)
             self._burning -= steps
             self._wasting -= steps
-        self.failed = np.sort(np.concatenate([sessions for _, sessions in broken])) if broken else _NOBODY
+        self.failed = merged(*(sessions for _, sessions in broken)) if broken else _NOBODY
         if broken:
             self.failures.append((self.slot, self.failed))
         return done
@@ -103,6 +100,12 @@ class FieldFleet(Fleet):
         self.totals[-1] += (ledger.download, ledger.lost, ledger.idle, ledger.leaked)
 
     # Questions.
+
+    @property
+    def drained(self) -> Ints:
+        """Leaked and idled away, by client."""
+        active = np.where(self._state & TRAINING, self._active + self._slots, self._active)
+        return np.asarray(self._slots * self.leak + (self._slots - active) * self.idle - self._missing, np.int64)
 
     def reaching(self, clients: Ints, to: Receiver) -> Ints:
         able = super().reaching(clients, to)
@@ -128,7 +131,7 @@ class FieldFleet(Fleet):
         payload: Payload = "update",
     ) -> Ints:
         sessions = super().start(clients, reference, need, teacher=teacher, payload=payload)
-        self._rest(clients, -1)
+        self._rest(clients, starts=True)
         if self._fetches:
             cost = at(self.download, clients)
             self.level[clients] -= cost
@@ -147,9 +150,10 @@ class FieldFleet(Fleet):
         sessions = self._session[clients]
         self._state[clients] = ACTED
         self._acted = True
-        if not self._drained:
+        if self._idles and self._slots <= self.slot:  # not in the slot of a last step, which has been paid
             self._busy.append(clients)
-            self._rest(clients, -1)
+            self._burn[clients] = at(self.leak, clients)
+            self._rest(clients, starts=True)
         needed = self.air.tries(clients, to)
         if needed is None:
             needed = np.ones(len(clients), np.int64)
@@ -206,28 +210,40 @@ class FieldFleet(Fleet):
         self._wasting += self._steps(self._doomed)
         super()._schedule_ends(clients[~doomed], sessions[~doomed])
 
-    def _drain(self) -> None:
-        """Batteries leak, and who rests pays for idling, as far as the battery goes."""
-        leaked = idled = 0
-        for piece in self._pieces:
-            level, due = self.level[piece], self._due[piece]
-            gone = np.minimum(level, due)
-            level -= gone
-            self.drained[piece] += gone
-            leak = np.minimum(gone, self.leak if isinstance(self.leak, int) else self.leak[piece])
-            leaked += int(leak.sum())
-            idled += int(gone.sum())
-        self.ledger.leaked += leaked
-        self.ledger.idle += idled - leaked
+    def _pay(self) -> None:
+        """Steps, leaks and, of those who rest, idling, as far as the battery goes: who trains has enough."""
+        ledger = self.ledger
+        ledger.training += self._burning - self._wasting
+        ledger.lost += self._wasting
+        ledger.leaked += self._leaks
+        ledger.idle += self._idling
+        if self._drains or self._burning:
+            for piece in self._pieces:
+                level = self.level[piece]
+                level -= self._burn[piece]
+                if level.min() < 0:
+                    self._forgive(piece.start + (level < 0).nonzero()[0])
+        self._slots += 1
         for clients in self._busy:
+            self._burn[clients] = at(self._resting, clients)
             self._rest(clients)
         self._busy.clear()
-        self._drained = True
 
-    def _rest(self, clients: Ints, times: int = 1) -> None:
-        """From now on the clients pay for idling; with -1 they no longer do."""
+    def _forgive(self, clients: Ints) -> None:
+        """Overdrawn batteries are empty: they have not paid for idling and, after that, for leaking."""
+        missing = -self.level[clients]
+        leaks = np.maximum(missing - self._burn[clients] + at(self.leak, clients), 0)
+        self.level[clients] = 0
+        self._missing[clients] += missing
+        self.ledger.leaked -= int(leaks.sum())
+        self.ledger.idle -= int(missing.sum()) - int(leaks.sum())
+
+    def _rest(self, clients: Ints, *, starts: bool = False) -> None:
+        """From now on the clients pay for idling; if something `starts` they no longer do."""
         if self._idles:
-            self._due[clients] += times * at(self.idle, clients)
+            idle = _total(at(self.idle, clients), clients)
+            self._idling += -idle if starts else idle
+            self._active[clients] += -self._slots if starts else self._slots
 
 
 def _total(cost: Quanta, clients: Ints) -> int:

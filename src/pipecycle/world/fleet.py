@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from pipecycle.errors import BusyError, EnergyError, InputError, shown
 from pipecycle.world.columns import Column
-from pipecycle.world.energy import UNIT, Costs, Quanta, at, quanta, show, uniform
-from pipecycle.world.streams import Ints
+from pipecycle.world.energy import UNIT, Costs, Quanta, at, per_client, quanta, quanta_per_client, show, uniform
+from pipecycle.world.streams import Ints, merged
 
 Payload = Literal["update", "logits"]
 Receiver = Literal["hub", "server"]
@@ -28,6 +28,7 @@ _NO_SENDING[[UNSENT, HOLDING]] = False
 _NO_SENDING_AT_ONCE = _NO_SENDING.copy()
 _NO_SENDING_AT_ONCE[[UNSENT | ACTED, HOLDING | ACTED]] = False
 _NOBODY: Ints = np.empty(0, np.int64)
+_PIECE = 1 << 15  # batteries that are gone through at a time: few enough to stay in cache
 
 
 @define
@@ -105,10 +106,9 @@ class Fleet:
         self.level: Ints = np.empty(clients, np.int64)
         self.level[:] = self.initial
         self.reference: Ints = np.zeros(clients, np.int64)  # the version that each one's last session started from
-        self.overflow: Ints | None = None  # per client, once any battery has been full
+        self.overflow: Ints = np.zeros(clients, np.int64)
         self.ledger = Ledger(harvested=int(self.level.sum()))
-        self.slot = -1
-        self.launches = Launches()
+        self.slot, self.launches = -1, Launches()
         self.client = Column(np.int32)  # of every session
         self.sent: list[tuple[int, Receiver, Ints, Quanta]] = []  # slot, receiver, sessions, quanta each
         self.totals: list[Totals] = []  # of every slot that is over
@@ -116,13 +116,16 @@ class Fleet:
 
         self._state: NDArray[np.uint8] = np.zeros(clients, np.uint8)
         self._session: Ints = np.full(clients, -1)  # current or last one
-        self._burn: Ints = np.zeros(clients, np.int64)
-        self._burning = 0  # quanta that all training clients spend per slot
+        self._resting: Quanta = 0  # what a battery loses in a slot without and with a training step
+        self._working: Quanta = self.step
+        self._burn: Ints = np.zeros(clients, np.int64)  # which of the two each client is at
+        self._burning = 0  # quanta of all training steps of a slot
         self._ends: dict[int, list[tuple[Ints, Ints]]] = {}
         self._acted = False  # has anybody, in this slot?
         self._checked: Quanta = self.to_train  # the last `need` that was found to last through a session
-        self._ceiling = int(self.level.max(initial=0))  # no battery is above this
-        self._lowest_capacity = int(np.min(self.capacity))
+        self._pieces = [slice(first, first + _PIECE) for first in range(0, clients, _PIECE)]
+        self._gained, self._safe = 0, -1  # the sum of peaks, which no battery has gained more than; the least limit
+        self._limits = [-1] * len(self._pieces)  # what that may come to before a battery of a piece can be full
 
     # The slot, in the order of its phases.
 
@@ -134,26 +137,24 @@ class Fleet:
             self._acted = False
         self.level += gains
         self.ledger.harvested += total
-        self._ceiling += peak
-        if self._ceiling > self._lowest_capacity:
+        self._gained += peak
+        if self._gained > self._safe:
             self._overflow()
 
     def train(self) -> Ints:
         """One step of everyone who trains; returns the sessions whose last step it was."""
-        if self._burning:
-            self.level -= self._burn
-            self.ledger.training += self._burning
+        self._pay()
         ended = self._ends.pop(self.slot, None)
         if ended is None:
             return _NOBODY
         for clients, _ in ended:
             self._state[clients] = UNSENT | ACTED
-            self._burn[clients] = 0
+            self._burn[clients] = at(self._resting, clients)
             self._burning -= self._steps(clients)
         self._acted = True
         if len(ended) == 1:
             return ended[0][1]
-        return np.sort(np.concatenate([sessions for _, sessions in ended]))
+        return merged(*(sessions for _, sessions in ended))
 
     def record(self) -> None:
         """The slot is over: keep the ledger's totals."""
@@ -234,7 +235,7 @@ class Fleet:
         launches.payload.append(payload)
         self.reference[clients] = reference
         self._state[clients] = TRAINING
-        self._burn[clients] = at(self.step, clients)
+        self._burn[clients] = at(self._working, clients)
         self._burning += self._steps(clients)
         self._schedule_ends(clients, sessions)
         return sessions
@@ -337,15 +338,25 @@ class Fleet:
             mine = lengths == length
             self._ends.setdefault(self.slot + length - 1, []).append((clients[mine], sessions[mine]))
 
+    def _pay(self) -> None:
+        """Everybody's costs of a slot, apart from transmissions."""
+        if self._burning:
+            self.level -= self._burn
+            self.ledger.training += self._burning
+
     def _overflow(self) -> None:
-        excess = self.level - self.capacity
-        np.maximum(excess, 0, out=excess)
-        lost = int(excess.sum())
-        if lost:
-            self.level -= excess
-            self.ledger.overflowed += lost
-            self.overflow = excess if self.overflow is None else self.overflow + excess
-        self._ceiling = int(self.level.max(initial=0))
+        for place, piece in enumerate(self._pieces):
+            if self._gained <= self._limits[place]:
+                continue
+            excess = self.level[piece] - (self.capacity if isinstance(self.capacity, int) else self.capacity[piece])
+            fullest = int(excess.max())
+            self._limits[place] = self._gained + max(0, -fullest)
+            if fullest > 0:
+                np.maximum(excess, 0, out=excess)
+                self.level[piece] -= excess
+                self.ledger.overflowed += int(excess.sum())
+                self.overflow[piece] += excess
+        self._safe = min(self._limits)
 
     def _refuse_busy(self, clients: Ints, state: NDArray[np.uint8], action: str) -> NoReturn:
         worst = int(np.argmax(state != 0)) if state.any() else 0
@@ -367,13 +378,9 @@ class Fleet:
         )
 
 
-def quanta_per_client(value: ArrayLike, clients: int, name: str) -> Quanta:
-    return _shaped(quanta(value, name), clients, name)
-
-
 def _per_client(value: ArrayLike, clients: int, name: str) -> Quanta:
     lengths = _whole(value, f"{name} = {shown(value)}: needs a whole number of at least 1 slot")
-    return _shaped(int(lengths) if lengths.ndim == 0 else lengths.astype(np.int64), clients, name)
+    return per_client(int(lengths) if lengths.ndim == 0 else lengths.astype(np.int64), clients, name)
 
 
 def _samples(value: ArrayLike, clients: int) -> Ints:
@@ -391,9 +398,3 @@ def _whole(value: ArrayLike, otherwise: str) -> Ints:
     if not np.issubdtype(counts.dtype, np.integer) or (counts < 1).any():
         raise InputError(otherwise)
     return counts
-
-
-def _shaped(value: Quanta, clients: int, name: str) -> Quanta:
-    if not isinstance(value, int) and value.shape != (clients,):
-        raise InputError(f"{name}: has {value.size} values for {clients} clients")
-    return value

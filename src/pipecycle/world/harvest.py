@@ -130,23 +130,37 @@ class Bernoulli:
         return _Coins(self.rate, clients, trial, place)
 
 
-class _Coins:
+class _Units:
+    """Weather of which a slot brings one unit or none."""
+
     peak = UNIT
 
-    def __init__(self, rate: NDArray[np.float64], clients: int, trial: int, place: int = 0) -> None:
-        self.chance = Chance(rate)
+    def __init__(self, clients: int, trial: int, place: int) -> None:
         self.lanes = LaneRows(clients, trial, place)
-        self.certain = bool((rate == 1.0).all())
         self.out: Ints = np.empty((0, clients), np.int64)
+
+    def hits(self, slots: int) -> NDArray[np.bool_]:
+        """Who gains in each of the next slots."""
+        raise NotImplementedError
 
     def block(self, slots: int) -> Ints:
         if len(self.out) < slots:
-            self.out = np.full((slots, self.lanes.clients), UNIT, np.int64)
+            self.out = np.empty((slots, self.lanes.clients), np.int64)
         out = self.out[:slots]
-        if not self.certain:
-            hits = self.chance(self.lanes.take(slots), self.lanes.ties)
-            np.left_shift(hits.view(np.uint8), 20, out=out, dtype=np.int64)
+        np.left_shift(self.hits(slots).view(np.uint8), 20, out=out, dtype=np.int64)
         return out
+
+
+class _Coins(_Units):
+    def __init__(self, rate: NDArray[np.float64], clients: int, trial: int, place: int = 0) -> None:
+        super().__init__(clients, trial, place)
+        self.chance = Chance(rate)
+        self.certain = bool((rate == 1.0).all())
+
+    def hits(self, slots: int) -> NDArray[np.bool_]:
+        if self.certain:
+            return np.ones((slots, self.lanes.clients), bool)
+        return self.chance(self.lanes.take(slots), self.lanes.ties)
 
 
 @frozen(eq=False)
@@ -182,24 +196,22 @@ class Markov:
         return _Bursts(self.rate, self.burst, clients, trial, place)
 
 
-class _Bursts:
-    peak = UNIT
-
+class _Bursts(_Units):
     def __init__(self, rate: NDArray[np.float64], burst: float, clients: int, trial: int, place: int) -> None:
-        rate = np.broadcast_to(rate, (clients,))
+        super().__init__(clients, trial, place)
         stay = np.where(rate < 1.0, 1.0 - 1.0 / burst, 1.0)
         begin = np.where(rate < 1.0, rate / (burst * np.maximum(1.0 - rate, 2.0**-53)), 1.0)
         self.stay, self.begin = Chance(stay), Chance(np.minimum(begin, 1.0))
-        self.lanes = LaneRows(clients, trial, place)
         self.on = Chance(rate)(self.lanes.take(1)[0], self.lanes.ties)
 
-    def block(self, slots: int) -> Ints:
-        out = np.empty((slots, self.lanes.clients), np.int64)
+    def hits(self, slots: int) -> NDArray[np.bool_]:
+        out = np.empty((slots, self.lanes.clients), bool)
         # Each chance has tie bits of its own slot by slot, so that blocks of any size give the same rows.
         for row, lanes in zip(out, self.lanes.take(slots), strict=True):
-            np.left_shift(self.on.view(np.uint8), 20, out=row, dtype=np.int64)
+            row[:] = self.on
             stay, begin = self.stay(lanes, self.lanes.ties), self.begin(lanes, self.lanes.ties)
-            self.on = np.where(self.on, stay, begin)
+            np.copyto(begin, stay, where=self.on)
+            self.on = begin
         return out
 
 
@@ -226,7 +238,7 @@ class _Parts:
             (harvest.weather(len(mine), trial, place), _where(mine))
             for place, (harvest, mine) in enumerate(mixed.parts)
         ]
-        self.gain = None if (mixed.gain == UNIT).all() else mixed.gain
+        self.gain = mixed.gain
         peaks = [weather.peak * int(mixed.gain[where].max()) for weather, where in self.parts]
         if max(peaks) >= 1 << 62:
             raise InputError(f"{mixed.name}: a client could gain more than 2^22 units in a slot")
@@ -238,14 +250,14 @@ class _Parts:
             self.out = np.empty((slots, self.clients), np.int64)
         out = self.out[:slots]
         for weather, where in self.parts:
-            if self.gain is None:
-                out[:, where] = weather.block(slots)
-            elif isinstance(where, slice):
-                np.multiply(weather.block(slots), self.gain[where], out=out[:, where])
+            part = out[:, where]  # of clients in a range, which is usual, a view
+            if isinstance(weather, _Units):
+                np.multiply(weather.hits(slots).view(np.uint8), self.gain[where], out=part)
             else:
-                out[:, where] = weather.block(slots) * self.gain[where]
-        if self.gain is not None:
-            out >>= 20
+                np.multiply(weather.block(slots), self.gain[where], out=part)
+                part >>= 20
+            if not isinstance(where, slice):
+                out[:, where] = part
         return out
 
 

@@ -137,27 +137,23 @@ class _Tries:
     """Tries until success by one draw: more than k are needed with probability loss ** k."""
 
     def __init__(self, loss: Floats, most: int, clients: int, lots: Lots, name: str) -> None:
-        self._lots, self._sent = lots, np.zeros(clients, np.int64)
-        self._bounds: list[Floats] = []
-        if np.any(loss):
-            bound = np.ones(clients)
-            each = _per_client(loss, clients, name)
-            for _ in range(most):
-                bound = bound * each
-                self._bounds.append(bound)
+        self._lots, self._most, self._sent = lots, most, np.zeros(clients, np.int64)
+        self._loss = _per_client(loss, clients, name) if np.any(loss) else None
 
     def __call__(self, clients: Ints) -> Ints | None:
-        if not self._bounds:
+        if self._loss is None:
             return None
         count = self._sent[clients]
         self._sent[clients] = count + 1
         drawn = unit(self._lots(clients, count)[0])
         needed: Ints = np.ones(len(clients), np.int64)
-        for bound in self._bounds:
-            lost = drawn < bound[clients]
+        each = bound = self._loss[clients]
+        for _ in range(self._most):
+            lost = drawn < bound
             if not lost.any():
                 break
             needed += lost
+            bound = bound * each
         return needed
 
 

@@ -98,6 +98,11 @@ def philox(a: Words, b: Words, c: Words, d: Words, key: int, other: int) -> tupl
     return a, b, c, d
 
 
+def merged(*runs: Ints) -> Ints:
+    """Sorted, all of them together; runs that are in order already, as ours mostly are, take a tenth of the time."""
+    return np.sort(np.concatenate(runs), kind="stable")
+
+
 def unit(words: Words) -> NDArray[np.float64]:
     """Words as numbers from 0 to below 1, exactly."""
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53

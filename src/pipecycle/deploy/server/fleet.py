@@ -64,7 +64,6 @@ class LiveFleet(Fleet):
         self.orders: Ints = np.zeros(clients, np.int64)  # messages to train per client, repeated ones too
         self.ended: Ints = np.full(clients, -1)  # the number of each client's last session that has ended
         self.settled: Ints = self.ended.copy()  # the same as of the last checkpoint
-        self.overflow = np.zeros(clients, np.int64)
         self.gained: Ints = np.zeros(clients, np.int64)
         self.trained: Ints = np.zeros(clients, np.int64)
         self.fees: Ints = np.zeros(clients, np.int64)
@@ -191,7 +190,6 @@ class LiveFleet(Fleet):
 
     def correct(self, client: int, report: Report) -> None:
         """Correct the books by a node's own: its totals, and the forecast since the slot they are for."""
-        assert self.overflow is not None
         ahead = 0
         if report.at < self.slot:
             ahead = int((self.forecast.through(self.slot) - self.forecast.through(report.at))[client])
@@ -220,12 +218,11 @@ class LiveFleet(Fleet):
     def _overflow(self) -> None:
         """What exceeds the capacity is lost.  Uploads that are still in the policy's level have left the battery
         already, and made room."""
-        assert self.overflow is not None
         excess = np.maximum(self.level - self.paid - self.capacity, 0)
         self.level -= excess
         self.overflow += excess
         self.ledger.overflowed += int(excess.sum())
-        self._ceiling = int(self.level.max(initial=0))
+        self._safe = self._gained + int(np.min(self.capacity - self.level))
 
     def most_spent(self, client: int) -> int:
         """The most that a node's ledger may show as spent on this run.
@@ -241,7 +238,6 @@ class LiveFleet(Fleet):
         if most != at(self.capacity, np.array([client])):
             self.capacity = np.broadcast_to(np.asarray(self.capacity), (self.clients,)).copy()
             self.capacity[client] = most
-            self._lowest_capacity = int(self.capacity.min())
 
     # The record.
 
@@ -263,7 +259,6 @@ class LiveFleet(Fleet):
     def schedule(self, meta: dict[str, Any], lineage: Lineage) -> Schedule:
         """What has happened so far, as a schedule; the trainer can execute it and reports can open it."""
         last, ledger = copy(self), self.ledger
-        assert self.overflow is not None
         last.level, last.overflow = self.true_level(), self.overflow.copy()
         last.sent = list(self.sent)
         for client in (self.paid > 0).nonzero()[0].tolist():  # uploads that were never asked for
