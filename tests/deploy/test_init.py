@@ -81,7 +81,8 @@ def test_own_modules_travel_with_the_app(tmp_path: Path, deploy: Deploy) -> None
         (["--set", "clock=sundial"], "clock = sundial: needs one of logical, wall"),
         (["--set", "grups=2"], "--set grups=2: is no setting of the run or of pipecycle"),
         (["--harvest", "moon"], "harvest 'moon': needs"),
-        (["--nodes", "0"], "--nodes 0: needs at least 1"),
+        (["--nodes", "0"], "--nodes 0: needs 1 to 10,000"),
+        (["--nodes", "99999"], "--nodes 99999: needs 1 to 10,000"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_no_file(

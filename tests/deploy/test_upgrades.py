@@ -62,13 +62,11 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
         def words() -> str:
             return f"{tail.progress.warnings} {federation.last_words('superlink')}"
 
-        until(lambda: len(tail.read().warnings) == 2, PATIENCE, words)
+        until(lambda: len(tail.read().warnings) == 2, words)
         noted = sorted(tail.progress.warnings)
         for file in (newer, older):  # in place, as pip does; nodes keep running
             shutil.copy(Path(pipecycle.__file__).parent / file.relative_to(file.parents[3] / "pipecycle"), file)
-        until(
-            lambda: {device.last for device in tail.read().devices.values()} <= {"present", "training"}, PATIENCE, words
-        )
+        until(lambda: {device.last for device in tail.read().devices.values()} <= {"present", "training"}, words)
         yield {"home": home, "before": before, "noted": noted, "progress": tail.progress}
 
 

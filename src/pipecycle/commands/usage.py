@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from pipecycle.runs.config import SECTIONS
 
 ELSEWHERE = {"--seed": ("--trial", "--trials"), "--seeds": ("--trials",), "--rounds": ("--slots",)}
 """What others call it."""
-NEEDS = {"integer": "a whole number", "number|float": "a number", r".*(?:equal to |>=)(\S+?)\.?$": r"at least \1"}
+NEEDS = {"integer": "a whole number", "number": "a number", "float": "a number"}
 """How the parser of options says what it needs, and how we do."""
 
 
@@ -33,8 +32,12 @@ def usage(error: Any, given: Sequence[str]) -> str:
             continue
         value = value if equals else "".join(given[place + 1 : place + 2])
         for theirs, ours in NEEDS.items():
-            if match := re.search(theirs, said.partition(": ")[2]):
-                return f"{name} {shown(value)}: needs {match.expand(ours)}"
+            if theirs in said.partition(": ")[2]:
+                return f"{name} {shown(value)}: needs {ours}"
+        holder = getattr(option, "type", option)  # older versions of typer keep bounds in the type
+        least, most = getattr(holder, "min", None), getattr(holder, "max", None)
+        if least is not None:
+            return f"{name} {shown(value)}: needs {f'at least {least}' if most is None else f'{least} to {most:,}'}"
     return said
 
 
