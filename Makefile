@@ -8,7 +8,7 @@ SIDE_BY_SIDE := -n auto --dist worksteal
 LIVE_TESTS := .venv-flower/bin/python -m pytest tests/deploy -m "not chaos" -n 2 --dist loadfile --no-loadscope-reorder
 OLD_CPU := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41
 
-.PHONY: demo test quick-test test-all ci-test cpu-test worlds-test lint format bench bench-rivals browser-test pictures ray-test
+.PHONY: demo test quick-test slow-test cpu-test worlds-test lint format bench bench-rivals browser-test pictures ray-test
 .PHONY: flower-test cpu-flower-test flower-chaos clean
 
 demo: $(VENV)/.installed  ## the main job on embedded data
@@ -20,14 +20,11 @@ test: $(VENV)/.installed  ## lint, types and all tests but the slow ones, side b
 quick-test: $(VENV)/.installed
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow"
 
-test-all: lint  ## the same with the slow ones
-	$(PYTEST) $(SIDE_BY_SIDE)
-
-ci-test: lint  ## what cpu-test, cpu-flower-test and browser-test leave: in CI every test runs once
-	$(PYTEST) $(SIDE_BY_SIDE) $(addprefix --ignore=tests/,train theory deploy browser)
+slow-test: $(VENV)/.installed  ## the slow tests: commands killed at random moments, whole pages of the docs
+	$(PYTEST) $(SIDE_BY_SIDE) -m slow -k "not ten_thousand" $(addprefix --ignore=tests/,deploy browser)
 
 cpu-test: $(VENV)/.installed  ## training and theory with the oldest instructions a CPU has: no test rests on a last bit
-	$(OLD_CPU) $(PYTEST) $(SIDE_BY_SIDE) tests/train tests/theory
+	$(OLD_CPU) $(PYTEST) $(SIDE_BY_SIDE) -m "not slow" tests/train tests/theory
 
 worlds-test: $(VENV)/.installed  ## 10,000 random worlds in which everything fails, every policy, energy to the quantum
 	$(PYTEST) -n auto -m slow tests/properties/test_rough_worlds.py
