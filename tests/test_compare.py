@@ -146,7 +146,8 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     ):
         done = on_a_full_disk(*arguments, cwd=tmp_path)
         assert done.returncode == 2
-        (line,) = done.stderr.splitlines()
+        *progress, line = done.stderr.splitlines()
+        assert all(said.startswith(("planning", "training")) for said in progress), progress  # on a slow machine
         assert "cannot be written (file too large)" in line
         assert not list(tmp_path.rglob("*.partial"))
 
