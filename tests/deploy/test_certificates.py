@@ -189,7 +189,7 @@ def test_what_cannot_be_done_is_one_sentence_and_changes_nothing(keys: Path, dep
     for arguments, words in {
         "keys keys": "has certificates already, so nothing is written (--nodes adds nodes, --renew makes",
         "keys keys --nodes 2": "--nodes 2: keys has keys for this many nodes already",
-        "keys keys --nodes 10001": "10001 is not in the range 0<=x<=10000",
+        "keys keys --nodes 10001": "--nodes 10001: needs 0 to 10,000",
         "keys keys --host b.example.org": "keys has a certificate for localhost, 127.0.0.1, ::1, fl.example.org (",
         "keys none --renew": "--renew: none has no certificates so far",
         "keys keys --renew --authority gone": "gone: is not there, and nothing else can sign for keys/ca.crt",
