@@ -10,9 +10,11 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from socketserver import BaseServer
 
 import pytest
 
@@ -39,6 +41,17 @@ def working_in(folder: Path | None) -> Iterator[pytest.MonkeyPatch]:
             for name in sys.modules.keys() - known:  # the next folder may have another of the same name
                 if folder is not None and str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)):
                     del sys.modules[name]
+
+
+@contextlib.contextmanager
+def serving(server: BaseServer) -> Iterator[None]:
+    """A server in this process, which answers until the block ends."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield
+    server.shutdown()
+    server.server_close()
+    thread.join()
 
 
 def pipecycle(*arguments: str, cwd: Path | None = None, columns: int = 80) -> Done:

@@ -19,7 +19,7 @@ from pipecycle.runs.run import RunFolder
 from pipecycle.studio import desk
 from pipecycle.studio.server import MOST_BODY, Studio
 from pipecycle.studio.settings import START, Offer, config_of
-from tests.commands import PATIENCE, end, process, until
+from tests.commands import PATIENCE, end, process, serving, until
 
 SMALL = {"world.clients": 20, "world.slots": 300}
 
@@ -39,12 +39,8 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
         patch.chdir(home)
         own = Offer(tuple(f"own_studio:{name}" for name in ("Raises", "Sleeps", "Dies")))
         server = Studio(own, START, lambda config: home / "runs" / config.policy, 0)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield server
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        with serving(server):
+            yield server
 
 
 def ask(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ import pytest
 
 from pipecycle.studio.server import Studio
 from pipecycle.studio.settings import START, Offer
-from tests.commands import PATIENCE
+from tests.commands import PATIENCE, serving
 
 OWN = """
 from attrs import define, field
@@ -50,12 +49,8 @@ def running(home: Path) -> Iterator[Studio]:
         server = Studio(
             Offer(("own_moody:Moody",)), f"{SMALL}&{START}", lambda config: home / "runs" / config.policy, 0
         )
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield server
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        with serving(server):
+            yield server
 
 
 class Visit:

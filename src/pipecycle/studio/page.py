@@ -9,12 +9,12 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from string import Template
 from typing import Any
 from urllib.parse import unquote
 
 from pipecycle import __version__
 from pipecycle.report.page import asset as report_asset
+from pipecycle.report.page import document
 from pipecycle.report.styles import CHAINS, COLOURS
 from pipecycle.studio.describe import describe
 from pipecycle.studio.settings import DATA, Offer
@@ -69,16 +69,16 @@ def page(
         f"img-src data: blob:; connect-src {_connect(plans)}; base-uri 'none'; form-action 'none'"
     )
     facts = {
-        "version": html.escape(__version__),
+        "title": "pipecycle studio",
         "policy": html.escape(allowed),
-        "style": style,
+        "css": style,
         "start": _inert(json.dumps(start, separators=(",", ":"), allow_nan=False)),
         "plans": "".join(
             f'<script type="text/plain" class="plan">{base64.b64encode(plan).decode()}</script>' for plan in plans
         ),
         "scripts": "".join(f"<script>{script}</script>\n" for script in scripts),
     }
-    return Template(asset("studio.html")).substitute(facts), f"{allowed}; frame-ancestors 'none'"
+    return document(asset("studio.html"), facts), f"{allowed}; frame-ancestors 'none'"
 
 
 def _again(offer: Offer, link: str) -> str:
