@@ -25,6 +25,7 @@ from pipecycle.data import Split, Task
 from pipecycle.policies import FLDA, MIFA, FedSeq, PipeCycle
 from pipecycle.train import problems
 from pipecycle.train.engine import train_many
+from pipecycle.train.history import Checkpoint, History, Score
 from pipecycle.train.job import Job, Watch
 from pipecycle.train.problems import Problem, problem
 from pipecycle.train.sessions import LocalSGD
@@ -217,3 +218,11 @@ def test_flda_goes_on_from_a_kept_model(trainer: str) -> None:
     kept = 1 + 2 * (1 / 4 - LAMBDA / 4)
     # The server is still at 0, and moves by the whole way from there.
     check(trainer, schedule, clients((1, 0, 1), (2, 0, 1)), [0, 0, 0, 0 + (kept - 0)])
+
+
+def test_an_evaluation_that_nobody_answered_forgets_no_best_accuracy() -> None:
+    points = [Checkpoint(slot, 0, 0.0) for slot in range(1, 5)]
+    history = History(points)
+    for point, accuracy in zip(points, (float("nan"), 50.0, float("nan"), 40.0), strict=True):
+        history.record(point, Score(accuracy, 1.0, ()), None)
+    assert [row.best for row in history.rows][1:] == [50.0, 50.0, 50.0]

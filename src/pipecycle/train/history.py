@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from math import isnan, nan
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import attrs
@@ -166,7 +167,8 @@ class History(Shown):
     """What decided the outcome besides the schedule: `data.alpha`, `train.lr` and so on."""
 
     def record(self, point: Checkpoint, score: Score, clients_accuracy: float | None) -> None:
-        best = max([score.accuracy, *(row.best for row in self.rows[-1:])])
+        reached = [score.accuracy, *(row.best for row in self.rows[-1:])]
+        best = max((value for value in reached if not isnan(value)), default=nan)  # nobody may have answered
         row = Row(
             slot=point.slot,
             energy=point.energy,
