@@ -16,7 +16,6 @@ from torch.nn import functional
 from pipecycle.train.kernels_look import StackedLogits
 from pipecycle.train.loop import Loop
 from pipecycle.train.models import build, flatten, unflatten
-from pipecycle.train.network import Network
 from pipecycle.train.network_stack import NetworkStack
 from pipecycle.train.network_trace import trace
 from pipecycle.train.paths import choose
@@ -32,7 +31,7 @@ from tests.train.test_sessions import CLASSES, OPTIONS, Case, applied, close, gp
 @pytest.mark.parametrize("option", ["plain", "all"])
 def test_layers_agree_with_a_naive_session(name: str, option: str) -> None:
     case = Case(name, 3, steps=3).with_gaps()
-    trainer = case.make(Stacked, OPTIONS[option], path="layers")
+    trainer = case.layers(OPTIONS[option])
     for teachers, lr in ((None, None), (case.teachers, case.lr)):
         expected = case.naive(OPTIONS[option], teachers, lr)
         got = trainer.run(case.reference, case.batches, lr=lr, teachers=teachers, collect=True)
@@ -45,16 +44,14 @@ def test_loop_and_torch_func_agree_on_what_users_write(name: str) -> None:
     views = torch.randint(50, case.batches.shape)
     frame = Frame(2, (0.5, 0.2, -0.3))
     expected = case.make(Loop, LocalSGD(), frame=frame).run(case.reference, case.batches, views=views, collect=True)
-    for path in ("module", "layers"):
-        trainer = case.make(Stacked, LocalSGD(), path=path, frame=frame)
+    for trainer in (case.make(Stacked, LocalSGD(), path="module", frame=frame), case.layers(LocalSGD(), frame=frame)):
         assert close(trainer.run(case.reference, case.batches, views=views, collect=True), expected, 1e-9)
 
 
 @pytest.mark.parametrize("name", ["two branches", "residuals", "chain"])
 def test_bits_do_not_depend_on_the_company(name: str) -> None:
     case = Case(name, 21, steps=2, dtype=torch.float32)
-    for path in ("module", "layers"):
-        trainer = case.make(Stacked, LocalSGD(), path=path)
+    for trainer in (case.make(Stacked, LocalSGD(), path="module"), case.layers(LocalSGD())):
         together = trainer.run(case.reference, case.batches).parameters
         for rows in (slice(4, 5), slice(7, 17), slice(19, None)):
             assert torch.equal(trainer.run(case.reference[rows], case.batches[rows]).parameters, together[rows])
@@ -62,12 +59,9 @@ def test_bits_do_not_depend_on_the_company(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cnn64-gn", "resnet8-gn"])
 def test_presets_with_norms(name: str) -> None:
-    module = build(name, (3, 16, 16), CLASSES, streams(1)("model").words(2)).double()
-    images = torch.randn(12, 3, 16, 16, dtype=torch.float64)
-    labels, batches = torch.arange(12) % CLASSES, torch.arange(12).reshape(1, 2, 6)
-    reference = flatten(module)[None]
-    expected = Loop(module, images, labels, CLASSES).run(reference, batches).parameters
-    got = Stacked(module, images, labels, CLASSES, path="layers").run(reference, batches).parameters
+    case = Case(name, 1, steps=2)
+    expected = case.make(Loop, LocalSGD()).run(case.reference, case.batches).parameters
+    got = case.layers(LocalSGD()).run(case.reference, case.batches).parameters
     assert float((got - expected).abs().max()) < 1e-9
 
 
@@ -120,8 +114,7 @@ def _twice(x: Tensor, activation: Any) -> Tensor:
 
 def test_what_is_padded_stays_zero() -> None:
     case = Case("two branches", 2, steps=3)
-    trainer = case.make(Stacked, OPTIONS["all"], path="layers")
-    assert isinstance(trainer, Stacked)
+    trainer = case.layers(OPTIONS["all"])
     trainer.run(case.reference, case.batches)
     used = torch.zeros(trainer.layers.net.row, dtype=torch.bool)
     used[trainer.layers.place] = True
@@ -136,17 +129,12 @@ def interpreted() -> None:
         views = torch.randint(50, case.batches.shape, generator=torch.Generator().manual_seed(3))
         how: dict[str, Any] = {"teachers": case.teachers, "collect": True, "views": views}
         expected = case.make(Loop, OPTIONS[option], frame=frame).run(case.reference, case.batches, **how)
-        net = trace(case.module, SHAPE)
-        assert isinstance(net, Network)
         case.module, case.images, case.reference = case.module.float(), case.images.float(), case.reference.float()
-        trainer = case.make(Stacked, OPTIONS[option], path="layers", frame=frame)
-        assert isinstance(trainer, Stacked)
-        about = (case.images, case.labels, CLASSES, OPTIONS[option], "fp32", frame)
-        trainer.layers = NetworkStack(net, *about, kernels=True)
+        trainer = case.layers(OPTIONS[option], NetworkStack, frame)
         assert close(trainer.run(case.reference, case.batches, **how), expected, 1e-5)
     # The same kernels look at models: images that fill no whole number of parts.
-    module, images = case.module, torch.randn(70, *SHAPE)
-    stack = NetworkStack(net, images, torch.zeros(70), CLASSES, LocalSGD(), "fp32", kernels=True, trains=False)
+    module, images, net = case.module, torch.randn(70, *SHAPE), trainer.layers.net
+    stack = NetworkStack(net, images, torch.zeros(70), CLASSES, LocalSGD(), "fp32", trains=False)
     wanted = torch.stack([applied(module, row, images) for row in case.reference])
     assert float((StackedLogits(stack)(case.reference) - wanted).abs().max()) < 1e-4
 

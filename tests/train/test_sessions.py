@@ -19,11 +19,14 @@ from pipecycle.errors import InputError
 from pipecycle.train.examiner import Examiner
 from pipecycle.train.loop import Loop
 from pipecycle.train.models import build, flatten, size, split, unflatten
+from pipecycle.train.network_stack import NetworkStack
 from pipecycle.train.paths import choose
 from pipecycle.train.sessions import LocalSGD, Teachers, Trained
 from pipecycle.train.stacked import Stacked, executor
+from pipecycle.train.views import Frame
 from pipecycle.world.streams import streams
 from tests.train.networks import NETWORKS, SHAPE
+from tests.train.plain_layers import PlainStack
 
 CLASSES = 10
 OPTIONS = {
@@ -61,6 +64,8 @@ def model(name: str) -> tuple[nn.Module, tuple[int, ...]]:
         return build("mlp", (1, 8, 8), CLASSES, words), (1, 8, 8)
     if name == "lenet":
         return build("lenet", (3, 16, 18), CLASSES, words), (3, 16, 18)
+    if name.endswith("-gn"):
+        return build(name, (3, 16, 16), CLASSES, words), (3, 16, 16)
     torch.manual_seed(0)
     if name in NETWORKS:
         return NETWORKS[name](), SHAPE
@@ -94,6 +99,14 @@ class Case:
 
     def make(self, kind: type, sgd: LocalSGD, **options: object) -> Loop | Stacked:
         return kind(self.module, self.images, self.labels, CLASSES, sgd, **options)
+
+    def layers(self, sgd: LocalSGD, kind: type[NetworkStack] = PlainStack, frame: Frame | None = None) -> Stacked:
+        """A trainer of `layers`, which needs a GPU, made to take another stack."""
+        trainer = Stacked(self.module, self.images, self.labels, CLASSES, sgd, path="module", frame=frame)
+        assert trainer.choice.network is not None
+        about = (self.images, self.labels, CLASSES, sgd, "fp32", frame)
+        trainer.path, trainer.layers = "layers", kind(trainer.choice.network, *about)
+        return trainer
 
     def naive(self, sgd: LocalSGD, teachers: Teachers | None, lr: Tensor | None) -> Trained:
         """As anyone would write it: a copy of the module, an optimiser, a loss."""
@@ -245,7 +258,7 @@ def test_bad_input_gets_one_sentence() -> None:
         Loop(case.module, case.images, case.labels, 9)
     with pytest.raises(InputError, match="precision = fp8: needs one of fp32, tf32, bf16"):
         case.make(Stacked, LocalSGD(), precision="fp8")
-    with pytest.raises(InputError, match="path = conv: this module on cpu takes dense or module or layers"):
+    with pytest.raises(InputError, match="path = conv: this module on cpu takes dense or module"):
         case.make(Stacked, LocalSGD(), path="conv")
     for wrong in ({"lr": 0.0}, {"momentum": -1.0}, {"weight_decay": float("nan")}, {"proximal": True}):
         with pytest.raises(InputError, match=f"{next(iter(wrong))} = .*: needs a number"):

@@ -51,7 +51,7 @@ def tile(rows: int, inner: int, columns: int, narrow: bool) -> Tile:
 
 
 class KernelLayers:
-    """See `Layers`."""
+    """What a device does with the buffers of a stack."""
 
     def __init__(self, stack: NetworkStack) -> None:
         self.stack, self.net = stack, stack.net

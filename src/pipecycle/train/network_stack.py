@@ -1,22 +1,24 @@
 """Many networks at once, layer by layer: the buffers of a stack of sessions, and its steps.
 
 A step is the same for every session of a stack, so that it is captured once as a CUDA graph and replayed for each;
-which samples it takes is read from a counter on the device.  On a GPU the layers are our own kernels, whose every
-program works for one session; on a CPU they are plain operations of torch, which the kernels are tested against.
+which samples it takes is read from a counter on the device.  The layers are our own kernels, whose every program works
+for one session.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from pipecycle.train.network import Layer, Network, Norm, Pool
+from pipecycle.train.network import Network, Norm, Pool
 from pipecycle.train.sessions import LocalSGD, Trained, Work
 from pipecycle.train.views import Frame
+
+if TYPE_CHECKING:
+    from pipecycle.train.kernels_network import KernelLayers
 
 GRAPHS = 16
 MEMORY = 6
@@ -25,20 +27,6 @@ MOST = 4096
 """Sessions in one stack."""
 LARGEST_BATCH = 128
 """Samples whose logits one program holds."""
-
-
-class Layers(Protocol):
-    """What a device does with the buffers of a stack."""
-
-    def compile(self) -> AbstractContextManager[None]: ...
-
-    def cut(self, views: bool) -> None: ...
-
-    def forward(self, index: int, layer: Layer) -> None: ...
-
-    def loss(self, teach: bool, collect: bool) -> None: ...
-
-    def backward(self, index: int, layer: Layer) -> None: ...
 
 
 class NetworkStack:
@@ -53,15 +41,12 @@ class NetworkStack:
         sgd: LocalSGD,
         precision: str,
         frame: Frame | None = None,
-        kernels: bool | None = None,
         trains: bool = True,
     ) -> None:
-        """`kernels` says whether to take ours, even where an interpreter runs them; by default on a GPU.  A stack that
-        does not train has no gradients."""
+        """A stack that does not train has no gradients."""
         self.net, self.images, self.classes, self.sgd = net, images, classes, sgd
-        self.kernels = images.is_cuda if kernels is None else kernels
         self.precision, self.trains = precision, trains
-        self.dtype = torch.bfloat16 if precision == "bf16" and self.kernels else images.dtype
+        self.dtype = torch.bfloat16 if precision == "bf16" else images.dtype
         self.labels = labels.to(torch.int32)
         self.frame = frame or Frame()
         self.writers = net.writers()
@@ -77,14 +62,11 @@ class NetworkStack:
         self.sessions = 0
 
     @cached_property
-    def layers(self) -> Layers:
-        if self.kernels:
-            from pipecycle.train.kernels_network import KernelLayers
+    def layers(self) -> KernelLayers:
+        """What computes them; imported when it is used, since it needs Triton."""
+        from pipecycle.train.kernels_network import KernelLayers
 
-            return KernelLayers(self)
-        from pipecycle.train.network_torch import TorchLayers
-
-        return TorchLayers(self)
+        return KernelLayers(self)
 
     @cached_property
     def compact(self) -> Tensor:
@@ -147,9 +129,7 @@ class NetworkStack:
         held["live"].fill_(live)
 
     def most(self, batch: int) -> int:
-        """Sessions that fit into the memory set aside; a constant for operations whose bits depend on it."""
-        if not self.kernels:
-            return _power(1)
+        """Sessions that fit into the memory set aside."""
         memory = torch.cuda.get_device_properties(self.images.device).total_memory if self.images.is_cuda else 16 << 30
         item = torch.empty(0, dtype=self.dtype).element_size()
         values = sum(value.size * (1 + (value.trained and self.trains)) for value in self.net.values)

@@ -53,8 +53,8 @@ def choose(module: nn.Module, images: Tensor, *, gpu: bool | None = None) -> Cho
     Triton."""
     gpu = images.is_cuda if gpu is None else gpu
     chain = layers(module)
-    found = trace(module, images.shape[1:])
-    network, why = (None, found) if isinstance(found, str) else (found, "")
+    traced = trace(module, images.shape[1:])
+    network, why = (None, traced) if isinstance(traced, str) else (traced, "")
     paths: list[Path] = []
     kernels = gpu and images.dtype == torch.float32
     if kernels and images.is_cuda and not find_spec("triton"):
@@ -66,8 +66,6 @@ def choose(module: nn.Module, images: Tensor, *, gpu: bool | None = None) -> Cho
     if all_dense(module, images):
         paths.append("dense")
     paths.append("module")
-    if network is not None and not gpu:  # plain operations, to test the kernels against
-        paths.append("layers")
     return Choice(tuple(paths), chain, network, why)
 
 

@@ -1,33 +1,38 @@
-"""The layers of a stack as plain operations of torch: what our kernels are to compute, on a CPU."""
+"""The layers of a stack as plain operations of torch: what our kernels are to compute, on any machine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, cached_property
 from math import prod
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from pipecycle.train.network import LINE, Bend, Join, Layer, Norm, Pool, Product, Window, padded
-
-if TYPE_CHECKING:
-    from pipecycle.train.network_stack import NetworkStack
+from pipecycle.train.network_stack import NetworkStack
 
 aten = torch.ops.aten
 
 
-class TorchLayers:
-    """See `Layers`; all places of a stack are computed, used or not, so that sizes are always the same."""
+class PlainStack(NetworkStack):
+    """A stack whose layers are plain operations, whose bits depend on the number of sessions: a constant."""
+
+    @cached_property
+    def layers(self) -> Any:
+        return PlainLayers(self)
+
+    def most(self, batch: int) -> int:
+        return 16
+
+
+class PlainLayers:
+    """As `KernelLayers`; all places of a stack are computed, used or not, so that sizes are always the same."""
 
     def __init__(self, stack: NetworkStack) -> None:
         self.stack = stack
-
-    def compile(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     @property
     def live(self) -> int:
