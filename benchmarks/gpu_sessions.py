@@ -241,6 +241,7 @@ def tune(name: str, count: int, precision: str, kernel: str | None, compile_only
         trainer.run(reference, batches, lr=torch.zeros(count))
     else:
         conv.reserve(count, 1, BATCH)
+        conv.load(reference)
     for part in KERNELS:
         if kernel and part != kernel:
             continue
@@ -255,7 +256,7 @@ def tune(name: str, count: int, precision: str, kernel: str | None, compile_only
             conv.tiles = evolve(conv.tiles, **({part: tile} if part != "biases" else {}))
             try:
                 spent = kernel_seconds(
-                    lambda part=part: conv.step(count, 0, False, False, only=part), 1 if compile_only else 7
+                    lambda part=part: conv.step(0, False, False, only=part), 1 if compile_only else 7
                 )
             except Exception as problem:
                 say(tune=name, kernel=part, tile=tile, failed=str(problem)[:160])

@@ -47,9 +47,9 @@ def stack_of(net: Network, sessions: int, precision: str) -> NetworkStack:
     stack.load(0.05 * torch.randn(sessions, len(net.place), device=DEVICE))
     stack.buffers["picks"].random_(0, 2000)
     with stack.layers.compile():
-        stack.step(False, False, True)
+        stack.step(0, False, False, True)
     stack.buffers["step"].zero_()
-    stack.step(False, False, True)
+    stack.step(0, False, False, True)
     stack.buffers["step"].zero_()
     return stack
 

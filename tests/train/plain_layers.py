@@ -24,7 +24,7 @@ class PlainStack(NetworkStack):
     def layers(self) -> Any:
         return PlainLayers(self)
 
-    def most(self, batch: int) -> int:
+    def most(self, batch: int, views: bool = False) -> int:
         return 16
 
 

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipecycle.train.kernels_look import StackedLogits
 from pipecycle.train.loop import Loop
 from pipecycle.train.models import build, flatten, unflatten
 from pipecycle.train.network_stack import NetworkStack
 from pipecycle.train.network_trace import trace
 from pipecycle.train.paths import choose
 from pipecycle.train.sessions import LocalSGD, Teachers
+from pipecycle.train.stack import StackedLogits
 from pipecycle.train.stacked import Stacked
 from pipecycle.train.views import Frame
 from pipecycle.world.streams import streams
@@ -221,7 +221,7 @@ def test_bits_on_the_device_do_not_depend_on_the_company(
     broken[5] = float("inf")
     others = torch.arange(len(reference), device="cuda") != 5
     assert torch.equal(trainer.run(broken, batches).parameters[others], many[others])
-    monkeypatch.setattr("pipecycle.train.network_stack.MOST", 64)
+    monkeypatch.setattr("pipecycle.train.stack.MOST", 64)
     assert torch.equal(trainer.run(reference, batches).parameters, many)
 
 

@@ -269,8 +269,8 @@ def interpreted() -> None:
     """The kernels, run by Triton's interpreter on the CPU, against the loop."""
     from pipecycle.train.kernels_chain import layers
     from pipecycle.train.kernels_conv import ConvStack
-    from pipecycle.train.kernels_look import StackedLogits
     from pipecycle.train.kernels_plan import fits
+    from pipecycle.train.stack import StackedLogits
 
     random = torch.Generator().manual_seed(1)
     for shape, sgd, gaps in [((3, 16, 18), LocalSGD(), True), ((1, 17, 16), OPTIONS["all"], False)]:
@@ -300,7 +300,7 @@ def interpreted() -> None:
         wanted = torch.stack([applied(module, row, images) for row in rows])
         looking = (ConvStack(chain, images, torch.zeros(150), CLASSES, sgd, "fp32") for _ in range(2))
         assert float((StackedLogits(next(looking))(rows) - wanted).abs().max()) < 1e-4
-        with patch("pipecycle.train.kernels_conv.MOST", 6):
+        with patch("pipecycle.train.stack.MOST", 6):
             assert float((StackedLogits(next(looking))(rows) - wanted).abs().max()) < 1e-4
 
 
@@ -401,7 +401,7 @@ def test_bits_on_the_device_do_not_depend_on_the_company(
     broken[5] = float("inf")
     others = torch.arange(len(reference)) != 5
     assert torch.equal(trainer.run(broken, batches).parameters[others.cuda()], many[others.cuda()])
-    monkeypatch.setattr("pipecycle.train.kernels_conv.MOST", 64)
+    monkeypatch.setattr("pipecycle.train.stack.MOST", 64)
     assert torch.equal(trainer.run(reference, batches).parameters, many)
 
 

@@ -8,11 +8,11 @@ from torch.func import functional_call
 
 from pipecycle.train.history import Score
 from pipecycle.train.kernels_conv import ConvStack
-from pipecycle.train.kernels_look import StackedLogits
 from pipecycle.train.models import split, takes_channels_last
 from pipecycle.train.network_stack import NetworkStack
 from pipecycle.train.paths import choose
 from pipecycle.train.sessions import LocalSGD, Precision, steady
+from pipecycle.train.stack import Stack, StackedLogits
 
 
 class Pending:
@@ -62,7 +62,7 @@ class Examiner:
         self.together = choice is not None and choice.path in ("conv", "layers")
         if choice is not None and self.together:
             about = (images, labels.new_zeros(len(images)), classes, LocalSGD(), self.precision)
-            stack: ConvStack | NetworkStack
+            stack: Stack
             if choice.path == "conv" and choice.chain is not None:
                 stack = ConvStack(choice.chain, *about)
             else:

@@ -1,8 +1,7 @@
 """Networks of two 5x5 convolutions with pooling and three dense layers, many at once, by our own kernels.
 
-The parameters are kept in an order of their own (channels last, sizes padded to powers of two), a session's steps are
-captured once as a CUDA graph, and any number of sessions up to the graph's size replays it.  The first convolution
-reads images that were unfolded once and for all, or views of images that are unfolded as they are cut, step by step.
+Channels are last and sizes padded to powers of two; a graph holds all steps of a session.  The first convolution reads
+images that were unfolded once and for all, or views of images that are unfolded as they are cut, step by step.
 """
 
 from __future__ import annotations
@@ -14,15 +13,13 @@ import torch
 from attrs import frozen
 from torch import Tensor, nn
 
-from pipecycle.train.kernels_plan import Tiles, default_tiles, plan, power, unfolded
-from pipecycle.train.sessions import LocalSGD, Trained, Work
+from pipecycle.train.kernels_plan import Tiles, default_tiles, plan, unfolded
+from pipecycle.train.sessions import LocalSGD
+from pipecycle.train.stack import Room, Stack, power
 from pipecycle.train.views import Frame
 
-GRAPHS = 16
 MEMORY = 12 << 30
 """Bytes that the buffers of one stack may take."""
-MOST = 4096
-"""Sessions in one stack."""
 LARGEST_BATCH = 64
 """Samples that one program of the dense layers holds."""
 
@@ -40,8 +37,8 @@ class Launch:
     constants: dict[str, Any]
 
 
-class ConvStack:
-    """Sessions of such a network on images that stay on the device."""
+class ConvStack(Stack):
+    """Sessions of such a network."""
 
     def __init__(
         self,
@@ -54,168 +51,58 @@ class ConvStack:
         tiles: Tiles | None = None,
         frame: Frame | None = None,
     ) -> None:
-        self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        self.products = {"bf16": "tf32", "tf32": "tf32", "fp32": "tf32x3"}[precision]
         self.tiles = tiles or default_tiles(chain, precision)
         self.plan = plan(chain, tuple(images.shape[1:]), self.tiles)
-        self.images, self.frame = images, frame or Frame()
-        self.labels = labels.to(torch.int32)
-        self.classes, self.sgd = classes, sgd
-        self.place = self.plan.place.to(images.device)
-        self.buffers: dict[str, Tensor] = {}
-        self.graphs: dict[tuple[object, ...], torch.cuda.CUDAGraph] = {}
-        self.room = (0, 0, 0, False)
-        self.sessions = 0
+        about = (self.plan.row, self.plan.place, images.shape[1])
+        super().__init__(images, labels, classes, sgd, precision, frame, *about)
+        self.products = {"bf16": "tf32", "tf32": "tf32", "fp32": "tf32x3"}[precision]
 
     @cached_property
     def unfolded(self) -> Tensor:
         """All images, for sessions that see them as they are."""
         return unfolded(self.images, self.plan.taps, self.dtype)
 
-    @cached_property
-    def compact(self) -> Tensor:
-        """All images, (n, height, width, channels), to cut views from."""
-        return self.images.permute(0, 2, 3, 1).to(self.dtype).contiguous()
-
-    @cached_property
-    def black(self) -> Tensor:
-        """The frame's value of each channel."""
-        black = torch.tensor(self.frame.black, dtype=self.dtype, device=self.images.device)
-        return black.expand(self.images.shape[1]).contiguous()
-
-    def run(self, work: Work, lr: Tensor, out: Trained) -> None:
-        """Train all sessions into `out`."""
-        reference, table, views, sums, counts = work.reference, work.table, work.views, out.sums, out.counts
-        _, steps, batch = work.batches.shape
-        most = self.most(batch, views is not None)
-        for first in range(0, len(reference), most):
-            some = slice(first, min(first + most, len(reference)))
-            count = some.stop - some.start
-            self.reserve(power(count), steps, batch, views is not None)
-            held = self.buffers
-            self.load(reference[some])
-            if self.sgd.proximal:
-                held["start"][:count].copy_(held["w"][:count])
-            if self.sgd.momentum:
-                held["velocity"][:count].zero_()
-            held["picks"][:steps, :count, :batch].copy_(work.batches[some].transpose(0, 1))
-            if views is not None:
-                held["views"][:steps, :count, :batch].copy_(views[some].transpose(0, 1))
-            held["rate"][:count].copy_(lr[some])
-            if table is not None:
-                held["table"][:count].copy_(table[some])
-            if sums is not None:
-                held["sums"].zero_()
-                held["counts"].zero_()
-            self._steps(power(count), steps, table is not None, sums is not None, views is not None)
-            torch.index_select(held["w"][:count], 1, self.place, out=out.parameters[some])
-            if sums is not None and counts is not None:
-                sums[some] = held["sums"][:count]
-                counts[some] = held["counts"][:count]
-
-    def load(self, rows: Tensor) -> None:
-        """Parameters of the first sessions, which from now on are all that live."""
-        held, count = self.buffers, len(rows)
-        held["w"][:count].zero_()
-        held["w"][:count].index_copy_(1, self.place, rows)
-        if self.dtype != torch.float32:
-            held["s"][:count].copy_(held["w"][:count])
-        held["live"].fill_(count)
-        self.sessions = power(count)
-
     def look(self) -> None:
-        """Compute the logits of the samples that are picked."""
         for launch in self.launches(False, False, look=True):
-            self.launch(launch, self.sessions)
+            self.launch(launch)
 
     @property
     def logits(self) -> Tensor:
-        """(sessions, batch, classes)."""
         return self.buffers["z"]
 
-    def most(self, batch: int, views: bool = False) -> int:
-        """Sessions that fit into the memory set aside."""
+    def memory(self, batch: int, views: bool) -> tuple[int, int]:
         p = self.plan
         item = 2 if self.dtype == torch.bfloat16 else 4
         values = 2 * p.c1 * p.p1[0] * p.p1[1] + 6 * p.c2 * p.p2[0] * p.p2[1]
-        each = p.row * 10 + batch * values * (item + 1) + views * batch * p.height * p.width * p.taps * item
-        return int(min(MOST, max(16, 1 << (MEMORY // each).bit_length() - 1)))
+        return MEMORY, p.row * 10 + batch * values * (item + 1) + views * batch * p.height * p.width * p.taps * item
 
-    def reserve(self, sessions: int, steps: int, batch: int, views: bool = False) -> None:
-        old = self.room
-        if batch == old[2] and sessions <= old[0] and steps <= old[1] and views <= old[3]:
-            return
-        if batch == old[2]:
-            sessions, steps, views = max(sessions, old[0]), max(steps, old[1]), views or old[3]
-        self.graphs.clear()
-        self.buffers.clear()
-        p, device = self.plan, self.images.device
-
-        def make(dtype: torch.dtype, *shape: int) -> Tensor:
-            return torch.zeros(*shape, dtype=dtype, device=device)
-
-        rows = power(batch)
+    def make_room(self, room: Room) -> dict[str, Tensor]:
+        (sessions, _, batch, views), p, make = room, self.plan, self.make
         one, two = p.p1[0] * p.p1[1] * p.c1, p.p2[0] * p.p2[1] * p.c2
-        w = make(torch.float32, sessions, p.row)
-        self.buffers = {
-            "w": w,
-            "s": w if self.dtype == torch.float32 else make(self.dtype, sessions, p.row),
-            "start": make(torch.float32, sessions, p.row) if self.sgd.proximal else w,
-            "velocity": make(torch.float32, sessions, p.row) if self.sgd.momentum else w,
-            "picks": make(torch.int32, steps, sessions, batch),
-            "rate": make(torch.float32, sessions),
-            "live": make(torch.int32, 1),
-            "table": make(torch.float32, sessions, self.classes, self.classes),
-            "sums": make(torch.float32, sessions, self.classes, self.classes),
-            "counts": make(torch.float32, sessions, self.classes),
+        seen = {"seen": make(self.dtype, sessions, batch, p.height * p.width * p.taps)} if views else {}
+        return seen | {
             "y1": make(self.dtype, sessions, batch, one),
             "corner1": make(torch.int8, sessions, batch, one),
             "dy1": make(self.dtype, sessions, batch, one),
             "y2": make(self.dtype, sessions, batch, two),
             "corner2": make(torch.int8, sessions, batch, two),
             "dy2": make(self.dtype, sessions, batch, 4 * two),
-            "h": make(self.dtype, sessions, rows, p.d1),
+            "h": make(self.dtype, sessions, power(batch), p.d1),
             "z": make(torch.float32, sessions, batch, self.classes),
-            "dh": make(self.dtype, sessions, rows, p.d1),
+            "dh": make(self.dtype, sessions, power(batch), p.d1),
         }
-        if views:
-            self.buffers["views"] = make(torch.int32, steps, sessions, batch)
-            self.buffers["seen"] = make(self.dtype, sessions, batch, p.height * p.width * p.taps)
-        self.room = (sessions, steps, batch, views)
 
-    def _steps(self, sessions: int, steps: int, *kind: bool) -> None:
-        """All steps of a session: as a graph where there is one, else captured after a step that changes nothing."""
-        if not self.images.is_cuda:
-            for step in range(steps):
-                self.step(sessions, step, *kind)
-            return
-        key = (sessions, steps, self.room[2], *kind)
-        with torch.cuda.device(self.images.device):
-            if key not in self.graphs:
-                live = self.buffers["live"].clone()
-                self.buffers["live"].zero_()
-                self.step(sessions, 0, *kind)
-                torch.cuda.synchronize()
-                self.buffers["live"].copy_(live)
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph):
-                    for step in range(steps):
-                        self.step(sessions, step, *kind)
-                while len(self.graphs) >= GRAPHS:
-                    del self.graphs[next(iter(self.graphs))]
-                self.graphs[key] = graph
-            self.graphs[key].replay()
+    def captured(self, steps: int) -> int:
+        return steps
 
-    def step(
-        self, sessions: int, step: int, teach: bool, collect: bool, views: bool = False, *, only: str = ""
-    ) -> None:
+    def step(self, step: int, teach: bool, collect: bool, views: bool = False, *, only: str = "") -> None:
         """Launch the kernels of one step, or those called `only`."""
         for launch in self.launches(teach, collect, views):
             if not only or only == launch.name:
-                self.launch(launch, sessions, step)
+                self.launch(launch, step)
 
-    def launch(self, launch: Launch, sessions: int, step: int = 0) -> None:
-        grid = (launch.across, sessions) if launch.across else (sessions,)
+    def launch(self, launch: Launch, step: int = 0) -> None:
+        grid = (launch.across, self.sessions) if launch.across else (self.sessions,)
         _, warps, stages = launch.tile
         tensors = [self._tensor(name, step) for name in launch.tensors.split()]
         launch.kernel[grid](*tensors, **launch.constants, num_warps=warps, num_stages=stages)
@@ -223,8 +110,8 @@ class ConvStack:
     def _tensor(self, name: str, step: int) -> Tensor:
         if name in self.buffers:
             return self.buffers[name][step] if name in ("picks", "views") else self.buffers[name]
-        found: Tensor = getattr(self, name)
-        return found
+        images: Tensor = getattr(self, name)
+        return images
 
     # fmt: off
     def launches(self, teach: bool, collect: bool, views: bool = False, *, look: bool = False) -> list[Launch]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pipecycle.train import kernels_layers, kernels_product
 from pipecycle.train.network import LINE, ROW, Bend, Join, Layer, Norm, Pool, Product, Window, padded
+from pipecycle.train.stack import power
 
 if TYPE_CHECKING:
     from pipecycle.train.network_stack import NetworkStack
@@ -39,7 +40,7 @@ class Tile:
 
 def fit(size: int, most: int) -> int:
     """The power of two that holds `size`, between 16, the least that tensor cores take, and `most`."""
-    return min(most, max(16, 1 << (size - 1).bit_length()))
+    return min(most, power(size))
 
 
 def tile(rows: int, inner: int, columns: int, narrow: bool) -> Tile:

@@ -8,6 +8,7 @@ from attrs import evolve, frozen
 from torch import Tensor, nn
 
 from pipecycle.errors import InputError
+from pipecycle.train.stack import power
 
 UNFOLDED = 32 << 30
 """Bytes that the images may take once unfolded."""
@@ -28,11 +29,6 @@ class Tiles:
     """Inputs of the first dense layer taken at a time, as in the next one."""
     back: tuple[int, int, int] = (32, 4, 1)
     head: tuple[int, int, int] = (64, 4, 1)
-
-
-def power(value: int, least: int = 16) -> int:
-    """The next power of two; tensor cores take no less than 16."""
-    return max(least, 1 << (value - 1).bit_length())
 
 
 @frozen
@@ -77,10 +73,10 @@ def _sizes(chain: list[nn.Module]) -> tuple[list[nn.Conv2d], list[nn.Linear]] | 
 
 def fits(chain: list[nn.Module], images: Tensor) -> bool:
     """Whether these kernels can train the chain on such images."""
-    found = _sizes(chain)
-    if found is None or images.ndim != 4:
+    sizes = _sizes(chain)
+    if sizes is None or images.ndim != 4:
         return False
-    convs, linears = found
+    convs, linears = sizes
     narrow = convs[0].in_channels <= 12 and max(conv.out_channels for conv in convs) <= 64
     first, second, last = (power(linear.out_features) for linear in linears)
     narrow &= first <= 1024 and second <= 256 and second * last <= 128 * 128  # one program holds the last two layers
@@ -90,10 +86,10 @@ def fits(chain: list[nn.Module], images: Tensor) -> bool:
 
 def plan(chain: list[nn.Module], shape: tuple[int, ...], tiles: Tiles) -> Plan:
     """Lay out the parameters for inputs of (channels, height, width)."""
-    found = _sizes(chain)
-    if found is None:
+    known = _sizes(chain)
+    if known is None:
         raise InputError("the conv path needs two 5x5 convolutions with 2x2 pooling and three dense layers")
-    convs, linears = found
+    convs, linears = known
     channels, height, width = shape
     p1 = (height - 4) // 2, (width - 4) // 2
     p2 = (p1[0] - 4) // 2, (p1[1] - 4) // 2
@@ -143,9 +139,9 @@ def unfolded(images: Tensor, taps: int, dtype: torch.dtype) -> Tensor:
 
 def default_tiles(chain: list[nn.Module], precision: str) -> Tiles:
     """Tiles by what was measured on an H200, with lenet and cnn64."""
-    found = _sizes(chain)
-    assert found is not None
-    convs, linears = found
+    known = _sizes(chain)
+    assert known is not None
+    convs, linears = known
     tiles = TILES[precision][max(power(conv.out_channels) for conv in convs) > 16]
     if power(linears[1].out_features) > 128:
         return evolve(tiles, head=(32, 8, 1))
