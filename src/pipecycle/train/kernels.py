@@ -15,22 +15,8 @@ import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
 from triton.language import constexpr
 
-
-@triton.jit
-def apply(w, s, velocity, start, at, grad, lr, MOMENTUM: constexpr, DECAY: constexpr, PULL: constexpr, COPY: constexpr):
-    """One step of SGD for the parameters at the offsets `at`."""
-    value = tl.load(w + at)
-    if DECAY != 0.0:
-        grad += DECAY * value
-    if PULL != 0.0:
-        grad += PULL * (value - tl.load(start + at))
-    if MOMENTUM != 0.0:
-        grad += MOMENTUM * tl.load(velocity + at)
-        tl.store(velocity + at, grad)
-    value -= lr * grad
-    tl.store(w + at, value)
-    if COPY:
-        tl.store(s + at, value.to(s.dtype.element_ty))
+from pipecycle.train.kernels_layers import slope_of_loss
+from pipecycle.train.kernels_product import apply
 
 
 @triton.jit
@@ -178,11 +164,11 @@ def conv_weights(
             t4 = tl.dot(part, tl.load(at + 4 * INNER, mask=keep, other=0.0), t4, input_precision=IP)
     lr = tl.load(rate + model)
     at = model * P + WEIGHT + group * (5 * C * N) + c[None, :] * N + n[:, None]
-    apply(w, s, velocity, start, at, t0, lr, MOMENTUM, DECAY, PULL, COPY)
-    apply(w, s, velocity, start, at + C * N, t1, lr, MOMENTUM, DECAY, PULL, COPY)
-    apply(w, s, velocity, start, at + 2 * C * N, t2, lr, MOMENTUM, DECAY, PULL, COPY)
-    apply(w, s, velocity, start, at + 3 * C * N, t3, lr, MOMENTUM, DECAY, PULL, COPY)
-    apply(w, s, velocity, start, at + 4 * C * N, t4, lr, MOMENTUM, DECAY, PULL, COPY)
+    apply(w, s, velocity, start, at, t0, None, lr, MOMENTUM, DECAY, PULL, COPY)
+    apply(w, s, velocity, start, at + C * N, t1, None, lr, MOMENTUM, DECAY, PULL, COPY)
+    apply(w, s, velocity, start, at + 2 * C * N, t2, None, lr, MOMENTUM, DECAY, PULL, COPY)
+    apply(w, s, velocity, start, at + 3 * C * N, t3, None, lr, MOMENTUM, DECAY, PULL, COPY)
+    apply(w, s, velocity, start, at + 4 * C * N, t4, None, lr, MOMENTUM, DECAY, PULL, COPY)
 
 
 @triton.jit
@@ -201,7 +187,7 @@ def biases(
         at = dy + model * (R * N) + row[:, None] * N + n[None, :]
         total += tl.load(at, mask=(row < R)[:, None], other=0.0).to(tl.float32)
     lr = tl.load(rate + model)
-    apply(w, s, velocity, start, model * P + BIAS + n, tl.sum(total, 0), lr, MOMENTUM, DECAY, PULL, COPY)
+    apply(w, s, velocity, start, model * P + BIAS + n, tl.sum(total, 0), None, lr, MOMENTUM, DECAY, PULL, COPY)
 
 
 @triton.jit
@@ -267,7 +253,7 @@ def logits(
 
 
 @triton.jit
-def head(  # noqa: PLR0915
+def head(
     h, dh, picks, labels, table, sums, counts, w, s, velocity, start, rate, live,
     P: constexpr, WEIGHT2: constexpr, BIAS2: constexpr, WEIGHT3: constexpr, BIAS3: constexpr,
     B: constexpr, BP: constexpr, D1: constexpr, D2: constexpr, D3: constexpr, CLASSES: constexpr, BK: constexpr,
@@ -289,37 +275,16 @@ def head(  # noqa: PLR0915
     h2, weight3, z = last_layers(h, w, s, model, P, WEIGHT2, BIAS2, WEIGHT3, BIAS3, BP, D1, D2, D3, BK, IP)
     at3 = row + WEIGHT3 + n2[:, None] * D3 + n3[None, :]
 
-    inside = (n3 < CLASSES)[None, :]
-    shifted = tl.where(inside, z, float("-inf"))
-    shares = tl.exp(shifted - tl.max(shifted, 1)[:, None])
-    shares = shares / tl.sum(shares, 1)[:, None]
-    own = n3[None, :] == y[:, None]
-    if TEACH:
-        rows3 = table + model * (CLASSES * CLASSES) + y[:, None] * CLASSES + n3[None, :]
-        target = tl.load(rows3, mask=inside & there[:, None], other=0.0)
-        slope = shares * tl.sum(target, 1)[:, None] - target
-    else:
-        slope = shares - tl.where(own, 1.0, 0.0)
-    slope = tl.where(there[:, None], slope / tl.sum(there.to(tl.float32), 0), 0.0)
-    if COLLECT:
-        seen = tl.where(own & there[:, None], 1.0, 0.0)
-        logits = tl.where(inside & there[:, None], z, 0.0)
-        to_sums = sums + model * (CLASSES * CLASSES) + n3[:, None] * CLASSES + n3[None, :]
-        both = (n3 < CLASSES)[:, None] & inside
-        more = tl.dot(tl.trans(seen), logits, input_precision="ieee")
-        tl.store(to_sums, tl.load(to_sums, mask=both, other=0.0) + more, mask=both)
-        to_counts = counts + model * CLASSES + n3
-        tl.store(to_counts, tl.load(to_counts, mask=n3 < CLASSES, other=0.0) + tl.sum(seen, 0), mask=n3 < CLASSES)
-
+    slope = slope_of_loss(z, y, there, table, sums, counts, model, CLASSES, D3, TEACH, COLLECT)
     lr = tl.load(rate + model)
     narrow = slope.to(h.dtype.element_ty)
     grad3 = tl.dot(tl.trans(h2), narrow, input_precision=IP)
     slope2 = tl.where(h2 > 0, tl.dot(narrow, tl.trans(weight3), input_precision=IP), 0.0)
     # All threads have read the old weights before any of them writes new ones.
     tl.debug_barrier()
-    apply(w, s, velocity, start, at3, grad3, lr, MOMENTUM, DECAY, PULL, COPY)
-    apply(w, s, velocity, start, row + BIAS3 + n3, tl.sum(slope, 0), lr, MOMENTUM, DECAY, PULL, COPY)
-    apply(w, s, velocity, start, row + BIAS2 + n2, tl.sum(slope2, 0), lr, MOMENTUM, DECAY, PULL, COPY)
+    apply(w, s, velocity, start, at3, grad3, None, lr, MOMENTUM, DECAY, PULL, COPY)
+    apply(w, s, velocity, start, row + BIAS3 + n3, tl.sum(slope, 0), None, lr, MOMENTUM, DECAY, PULL, COPY)
+    apply(w, s, velocity, start, row + BIAS2 + n2, tl.sum(slope2, 0), None, lr, MOMENTUM, DECAY, PULL, COPY)
     narrow2 = slope2.to(h.dtype.element_ty)
     for first in range(0, D1, BK):
         at = model * (BP * D1) + b[:, None] * D1 + first + k[None, :]
@@ -329,7 +294,7 @@ def head(  # noqa: PLR0915
         tl.store(dh + at, tl.where(rows > 0, below, 0.0).to(dh.dtype.element_ty))
         grad2 = tl.dot(tl.trans(rows), narrow2, input_precision=IP)
         tl.debug_barrier()
-        apply(w, s, velocity, start, at2, grad2, lr, MOMENTUM, DECAY, PULL, COPY)
+        apply(w, s, velocity, start, at2, grad2, None, lr, MOMENTUM, DECAY, PULL, COPY)
 
 
 @triton.jit
@@ -359,10 +324,10 @@ def dense_backward(
         total = tl.dot(slope, tl.trans(tl.load(s + to)), total, input_precision=IP)
         grad = tl.dot(tl.trans(rows), slope, input_precision=IP)
         tl.debug_barrier()
-        apply(w, s, velocity, start, to, grad, lr, MOMENTUM, DECAY, PULL, COPY)
+        apply(w, s, velocity, start, to, grad, None, lr, MOMENTUM, DECAY, PULL, COPY)
         if tl.program_id(0) == 0:
             sum_ = tl.sum(slope.to(tl.float32), 0)
-            apply(w, s, velocity, start, model * P + BIAS + first + n, sum_, lr, MOMENTUM, DECAY, PULL, COPY)
+            apply(w, s, velocity, start, model * P + BIAS + first + n, sum_, None, lr, MOMENTUM, DECAY, PULL, COPY)
     total = tl.where(rows > 0, total, 0.0)
     which = tl.load(corner + at, mask=keep, other=0)
     pixel = k // C

@@ -272,6 +272,38 @@ def join_inputs(
 
 
 @triton.jit
+def slope_of_loss(
+    logits, y, there, table, sums, counts, model,
+    CLASSES: constexpr, N: constexpr, TEACH: constexpr, COLLECT: constexpr,
+):  # fmt: skip
+    """The gradient of a session's loss by its logits (N of them, CLASSES without padding) of samples with labels `y`,
+    as far as they are `there`; sums of logits by label are added to."""
+    n = tl.arange(0, N)
+    inside = (n < CLASSES)[None, :]
+    rows = there[:, None] & inside
+    shifted = tl.where(inside, logits, float("-inf"))
+    shares = tl.exp(shifted - tl.max(shifted, 1)[:, None])
+    shares = shares / tl.sum(shares, 1)[:, None]
+    own = n[None, :] == y[:, None]
+    if TEACH:
+        row = table + model * (CLASSES * CLASSES) + y[:, None] * CLASSES + n[None, :]
+        target = tl.load(row, mask=rows, other=0.0)
+        slope = shares * tl.sum(target, 1)[:, None] - target
+    else:
+        slope = shares - tl.where(own, 1.0, 0.0)
+    if COLLECT:
+        label = tl.where(own & rows, 1.0, 0.0)
+        to = sums + model * (CLASSES * CLASSES) + n[:, None] * CLASSES + n[None, :]
+        both = (n < CLASSES)[:, None] & inside
+        more = tl.dot(tl.trans(label), tl.where(rows, logits, 0.0), input_precision="ieee")
+        tl.store(to, tl.load(to, mask=both, other=0.0) + more, mask=both)
+        to_counts = counts + model * CLASSES + n
+        seen = tl.load(to_counts, mask=n < CLASSES, other=0.0)
+        tl.store(to_counts, seen + tl.sum(label, 0), mask=n < CLASSES)
+    return tl.where(rows, slope / tl.sum(there.to(tl.float32), 0), 0.0)
+
+
+@triton.jit
 def loss(
     z, dz, picks, labels, table, sums, counts, step, live, sessions,
     B: constexpr, WIDTH: constexpr, CLASSES: constexpr, TEACH: constexpr, COLLECT: constexpr, KIND: constexpr,
@@ -288,27 +320,7 @@ def loss(
     there = pick >= 0
     y = tl.load(labels + tl.maximum(pick, 0), mask=there, other=0)
     at = b[:, None] * WIDTH + n[None, :]
-    inside = (n < CLASSES)[None, :]
-    rows = there[:, None] & inside
     own = model * (B * WIDTH)
-    logits = tl.load(z + own + at, mask=rows, other=0.0).to(tl.float32)
-    shifted = tl.where(inside, logits, float("-inf"))
-    shares = tl.exp(shifted - tl.max(shifted, 1)[:, None])
-    shares = shares / tl.sum(shares, 1)[:, None]
-    mine = n[None, :] == y[:, None]
-    if TEACH:
-        row = table + model * (CLASSES * CLASSES) + y[:, None] * CLASSES + n[None, :]
-        target = tl.load(row, mask=rows, other=0.0)
-        slope = shares * tl.sum(target, 1)[:, None] - target
-    else:
-        slope = shares - tl.where(mine, 1.0, 0.0)
-    slope = tl.where(rows, slope / tl.sum(there.to(tl.float32), 0), 0.0)
-    if COLLECT:
-        label = tl.where(mine & rows, 1.0, 0.0)
-        to = sums + model * (CLASSES * CLASSES) + n[:, None] * CLASSES + n[None, :]
-        both = (n < CLASSES)[:, None] & inside
-        more = tl.dot(tl.trans(label), tl.where(rows, logits, 0.0), input_precision="ieee")
-        tl.store(to, tl.load(to, mask=both, other=0.0) + more, mask=both)
-        to = counts + model * CLASSES + n
-        tl.store(to, tl.load(to, mask=n < CLASSES, other=0.0) + tl.sum(label, 0), mask=n < CLASSES)
+    logits = tl.load(z + own + at, mask=there[:, None] & (n < CLASSES)[None, :], other=0.0).to(tl.float32)
+    slope = slope_of_loss(logits, y, there, table, sums, counts, model, CLASSES, CP, TEACH, COLLECT)
     give(dz + own, z + own, at, slope, (b < B)[:, None] & (n < WIDTH)[None, :], False, KIND, ALPHA)

@@ -78,14 +78,14 @@ def apply(
     w, s, velocity, start, at, grad, keep, lr,
     MOMENTUM: constexpr, DECAY: constexpr, PULL: constexpr, COPY: constexpr,
 ):  # fmt: skip
-    """One step of SGD for the parameters at the offsets `at`."""
-    value = tl.load(w + at, mask=keep, other=0.0)
+    """One step of SGD for the parameters at the offsets `at`; `keep` says which of them there are, None for all."""
+    value = tl.load(w + at, mask=keep)
     if DECAY != 0.0:
         grad += DECAY * value
     if PULL != 0.0:
-        grad += PULL * (value - tl.load(start + at, mask=keep, other=0.0))
+        grad += PULL * (value - tl.load(start + at, mask=keep))
     if MOMENTUM != 0.0:
-        grad += MOMENTUM * tl.load(velocity + at, mask=keep, other=0.0)
+        grad += MOMENTUM * tl.load(velocity + at, mask=keep)
         tl.store(velocity + at, grad, mask=keep)
     value -= lr * grad
     tl.store(w + at, value, mask=keep)
