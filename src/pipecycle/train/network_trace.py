@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,31 +15,45 @@ from pipecycle.errors import sentence
 from pipecycle.train.network import Bend, Network
 from pipecycle.train.network_build import Builder, Unknown, window
 
-MODULES: dict[type, Callable[[Any], Bend]] = {
-    nn.ReLU: lambda layer: Bend("relu"),
-    nn.Tanh: lambda layer: Bend("tanh"),
-    nn.Sigmoid: lambda layer: Bend("sigmoid"),
-    nn.LeakyReLU: lambda layer: _leaky(layer.negative_slope),
-    nn.ELU: lambda layer: _elu(layer.alpha),
-    nn.SiLU: lambda layer: Bend("silu"),
-    nn.GELU: lambda layer: _gelu(layer.approximate),
+
+def _leaky(negative_slope: float = 0.01, inplace: bool = False) -> Bend:
+    if not negative_slope > 0:
+        raise Unknown("LeakyReLU with a slope that is not above 0")
+    return Bend("leaky", float(negative_slope))
+
+
+def _elu(alpha: float = 1.0, inplace: bool = False) -> Bend:
+    if not alpha > 0:
+        raise Unknown("ELU with an alpha that is not above 0")
+    return Bend("elu", float(alpha))
+
+
+def _gelu(approximate: str = "none") -> Bend:
+    return Bend("gelu_tanh" if approximate == "tanh" else "gelu")
+
+
+ACTIVATIONS: dict[object, Callable[..., Bend]] = {
+    **dict.fromkeys([nn.ReLU, functional.relu, torch.relu, torch.relu_], lambda inplace=False: Bend("relu")),
+    **dict.fromkeys([nn.Tanh, functional.tanh, torch.tanh], lambda: Bend("tanh")),
+    **dict.fromkeys([nn.Sigmoid, functional.sigmoid, torch.sigmoid], lambda: Bend("sigmoid")),
+    **dict.fromkeys([nn.LeakyReLU, functional.leaky_relu], _leaky),
+    **dict.fromkeys([nn.ELU, functional.elu], _elu),
+    **dict.fromkeys([nn.SiLU, functional.silu], lambda inplace=False: Bend("silu")),
+    **dict.fromkeys([nn.GELU, functional.gelu], _gelu),
 }
-FUNCTIONS: dict[object, tuple[Callable[..., Bend], tuple[str, ...]]] = {
-    torch.relu: (lambda: Bend("relu"), ()),
-    torch.relu_: (lambda: Bend("relu"), ()),
-    functional.relu: (lambda inplace=False: Bend("relu"), ("inplace",)),
-    torch.tanh: (lambda: Bend("tanh"), ()),
-    functional.tanh: (lambda: Bend("tanh"), ()),
-    torch.sigmoid: (lambda: Bend("sigmoid"), ()),
-    functional.sigmoid: (lambda: Bend("sigmoid"), ()),
-    functional.leaky_relu: (
-        lambda negative_slope=0.01, inplace=False: _leaky(negative_slope),
-        ("negative_slope", "inplace"),
+"""Modules and functions, and what each makes of its settings, which are called alike in both."""
+POOLINGS: dict[object, tuple[str, ...]] = {
+    **dict.fromkeys(
+        [nn.MaxPool2d, functional.max_pool2d, torch.max_pool2d],
+        ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"),
     ),
-    functional.elu: (lambda alpha=1.0, inplace=False: _elu(alpha), ("alpha", "inplace")),
-    functional.silu: (lambda inplace=False: Bend("silu"), ("inplace",)),
-    functional.gelu: (lambda approximate="none": _gelu(approximate), ("approximate",)),
+    **dict.fromkeys(
+        [nn.AvgPool2d, functional.avg_pool2d],
+        ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
+    ),
+    **dict.fromkeys([nn.AdaptiveAvgPool2d, functional.adaptive_avg_pool2d], ("output_size",)),
 }
+"""The same for pooling: the names of the settings."""
 METHODS: dict[object, object] = {
     "relu": torch.relu,
     "relu_": torch.relu_,
@@ -50,22 +65,6 @@ METHODS: dict[object, object] = {
     "add_": operator.iadd,
 }
 IN_PLACE = (torch.relu_, operator.iadd)
-
-
-def _leaky(slope: float) -> Bend:
-    if not slope > 0:
-        raise Unknown("LeakyReLU with a slope that is not above 0")
-    return Bend("leaky", float(slope))
-
-
-def _elu(alpha: float) -> Bend:
-    if not alpha > 0:
-        raise Unknown("ELU with an alpha that is not above 0")
-    return Bend("elu", float(alpha))
-
-
-def _gelu(approximate: str) -> Bend:
-    return Bend("gelu_tanh" if approximate == "tanh" else "gelu")
 
 
 def trace(module: nn.Module, shape: Sequence[int]) -> Network | str:
@@ -92,6 +91,11 @@ class _Reader:
         self.batch: set[fx.Node] = set()
         """Nodes that are the number of samples."""
         self.shapes: set[fx.Node] = set()
+        self.calls: dict[object, Callable[[fx.Node], int]] = {
+            **dict.fromkeys([torch.cat, torch.concat], self._cat),
+            **dict.fromkeys(["view", "reshape"], self._view),
+            torch.mean: self._mean,
+        }
         self.build = Builder(shape, list(module.parameters()), self._flat_first())
 
     def _flat_first(self) -> bool:
@@ -149,8 +153,9 @@ class _Reader:
             raise Unknown(f"{type(layer).__name__} with more than one input")
         source, kind = node.args[0], type(layer)
         x = self._value(source)
-        if kind in MODULES:
-            return self._bend(node, MODULES[kind](layer), bool(getattr(layer, "inplace", False)))
+        if kind in ACTIVATIONS:
+            given = {name: getattr(layer, name) for name in _settings(ACTIVATIONS[kind])}
+            return self._bend(node, ACTIVATIONS[kind](**given), bool(given.get("inplace")))
         if isinstance(layer, nn.Conv2d | nn.Linear) and kind in (nn.Conv2d, nn.Linear):
             return self.build.product(x, layer)
         if isinstance(layer, nn.GroupNorm | nn.LayerNorm) and kind in (nn.GroupNorm, nn.LayerNorm):
@@ -159,21 +164,23 @@ class _Reader:
             return self.build.flatten(x)
         if isinstance(layer, nn.Identity) or (isinstance(layer, nn.Dropout) and layer.p == 0):
             return x
-        return self._pool_layer(x, layer, self._alone(source))
-
-    def _pool_layer(self, x: int, layer: nn.Module, alone: bool) -> int:
-        if type(layer) is nn.MaxPool2d:
-            if layer.return_indices or layer.ceil_mode or layer.dilation not in (1, (1, 1)):
-                raise Unknown("MaxPool2d with dilation, indices or ceil_mode")
-            return self.build.pool_largest(x, window(layer.kernel_size, layer.stride, layer.padding), alone)
-        if type(layer) is nn.AvgPool2d:
-            if layer.ceil_mode or layer.divisor_override is not None:
-                raise Unknown("AvgPool2d with ceil_mode or a divisor")
-            how = window(layer.kernel_size, layer.stride, layer.padding)
-            return self.build.pool(x, how, False, layer.count_include_pad)
-        if type(layer) is nn.AdaptiveAvgPool2d and layer.output_size in (1, (1, 1)):
-            return self.build.pool_all(x)
+        if kind in POOLINGS:
+            return self._pool(kind, x, {name: getattr(layer, name) for name in POOLINGS[kind]}, self._alone(source))
         raise Unknown(str(layer))
+
+    def _pool(self, target: object, x: int, given: dict[str, Any], alone: bool) -> int:
+        if "output_size" in given:
+            if given["output_size"] not in (1, (1, 1)):
+                raise Unknown("pooling to more than one value")
+            return self.build.pool_all(x)
+        if given.get("ceil_mode") or given.get("dilation", 1) not in (1, (1, 1)) or given.get("return_indices"):
+            raise Unknown("pooling with dilation, indices or ceil_mode")
+        if given.get("divisor_override") is not None:
+            raise Unknown("average pooling with a divisor")
+        how = window(given["kernel_size"], given.get("stride"), given.get("padding", 0))
+        if "count_include_pad" in POOLINGS[target]:
+            return self.build.pool(x, how, False, given.get("count_include_pad", True))
+        return self.build.pool_largest(x, how, alone)
 
     def _function(self, node: fx.Node) -> None:
         target = METHODS.get(node.target, node.target) if node.op == "call_method" else node.target
@@ -196,24 +203,23 @@ class _Reader:
 
     def _call(self, node: fx.Node, target: object) -> int:
         args = node.args
-        if target in FUNCTIONS:
-            make, names = FUNCTIONS[target]
-            given = _given(node, names)
-            return self._bend(node, make(**given), target in IN_PLACE or bool(given.get("inplace")))
+        if target in ACTIVATIONS:
+            given = _given(node, _settings(ACTIVATIONS[target]))
+            return self._bend(node, ACTIVATIONS[target](**given), target in IN_PLACE or bool(given.get("inplace")))
+        if target in POOLINGS:
+            return self._pool(target, self._value(args[0]), _given(node, POOLINGS[target]), self._alone(args[0]))
         if target in (operator.add, operator.iadd, torch.add) and len(args) == 2 and not node.kwargs:
             if target in IN_PLACE and not self._alone(args[0]):
                 raise Unknown("a sum in place of a value that is used elsewhere")
             return self.build.add((self._value(args[0]), self._value(args[1])))
-        if target in (torch.cat, torch.concat):
-            return self._cat(node)
+        if target in self.calls:
+            return self.calls[target](node)
         if target is torch.flatten and _given(node, ("start_dim", "end_dim")) in (
             {"start_dim": 1},
             {"start_dim": 1, "end_dim": -1},
         ):
             return self.build.flatten(self._value(args[0]))
-        if target in ("view", "reshape"):
-            return self._view(node)
-        return self._pooling(node, target)
+        raise Unknown(getattr(target, "__name__", str(target)))
 
     def _cat(self, node: fx.Node) -> int:
         dim, parts = _given(node, ("dim",)).get("dim", 0), node.args[0]
@@ -235,29 +241,17 @@ class _Reader:
             raise Unknown("a view that is no flattening")
         return self.build.flatten(self._value(source))
 
-    def _pooling(self, node: fx.Node, target: object) -> int:
-        if target is torch.mean:
-            given = _given(node, ("dim", "keepdim"))
-            dims = given.get("dim")
-            if not isinstance(dims, tuple | list) or set(dims) not in ({2, 3}, {-1, -2}):
-                raise Unknown("a mean over anything but height and width")
-            x = self.build.pool_all(self._value(node.args[0]))
-            return x if given.get("keepdim") else self.build.flatten(x)
-        if target in (functional.max_pool2d, torch.max_pool2d):
-            given = _given(node, ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"))
-            if given.get("dilation", 1) not in (1, (1, 1)) or given.get("ceil_mode") or given.get("return_indices"):
-                raise Unknown("max-pooling with dilation, indices or ceil_mode")
-            how = window(given["kernel_size"], given.get("stride"), given.get("padding", 0))
-            return self.build.pool_largest(self._value(node.args[0]), how, self._alone(node.args[0]))
-        if target is functional.avg_pool2d:
-            given = _given(node, ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"))
-            if given.get("ceil_mode"):
-                raise Unknown("average pooling with ceil_mode")
-            how = window(given["kernel_size"], given.get("stride"), given.get("padding", 0))
-            return self.build.pool(self._value(node.args[0]), how, False, given.get("count_include_pad", True))
-        if target is functional.adaptive_avg_pool2d and _given(node, ("output_size",))["output_size"] in (1, (1, 1)):
-            return self.build.pool_all(self._value(node.args[0]))
-        raise Unknown(getattr(target, "__name__", str(target)))
+    def _mean(self, node: fx.Node) -> int:
+        given = _given(node, ("dim", "keepdim"))
+        dims = given.get("dim")
+        if not isinstance(dims, tuple | list) or set(dims) not in ({2, 3}, {-1, -2}):
+            raise Unknown("a mean over anything but height and width")
+        x = self.build.pool_all(self._value(node.args[0]))
+        return x if given.get("keepdim") else self.build.flatten(x)
+
+
+def _settings(make: Callable[..., Bend]) -> tuple[str, ...]:
+    return tuple(inspect.signature(make).parameters)
 
 
 def _given(node: fx.Node, names: tuple[str, ...]) -> dict[str, Any]:
