@@ -8,8 +8,8 @@ import pytest
 from pipecycle.errors import InputError
 from pipecycle.world.energy import UNIT
 from pipecycle.world.harvest import Harvest
-from pipecycle.world.lineage import Floats
 from pipecycle.world.specs import parse_harvest
+from pipecycle.world.streams import Floats
 from pipecycle.world.traces import Solar, Spread, Table, first_day, read
 
 

@@ -15,7 +15,7 @@ from pipecycle.results import Measure, Metrics, Value
 from pipecycle.runs.config import BY_THE_MODEL, Config
 from pipecycle.runs.parquet import Results
 from pipecycle.train.history import saturated
-from pipecycle.world.lineage import Floats
+from pipecycle.world.streams import Floats
 from pipecycle_paper import paper, selection
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from pipecycle.data.shares import labels, log_gammas, weights
 from pipecycle.data.split import Split
 from pipecycle.data.task import Task
 from pipecycle.errors import InputError
-from pipecycle.world.lineage import Floats
-from pipecycle.world.streams import Ints, Words, raw, streams
+from pipecycle.world.streams import Floats, Ints, Words, raw, streams
 
 SAMPLES, TEST = 300, 1000
 BLOCK = 512

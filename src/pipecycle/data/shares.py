@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pipecycle.world.lineage import Floats
-from pipecycle.world.streams import Draw, Ints, Words, raw
+from pipecycle.world.streams import Draw, Floats, Ints, Words, raw
 
 ONE = 1 << 31
 """What the integer weights of a client add up to, but for rounding."""

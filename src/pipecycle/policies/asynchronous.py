@@ -17,8 +17,7 @@ from attrs import define, field
 from pipecycle.checks import MOST_CLIENTS, at_least
 from pipecycle.policies.rotation import group_cap
 from pipecycle.world.contract import Grouping, World
-from pipecycle.world.lineage import Floats
-from pipecycle.world.streams import Ints, merged
+from pipecycle.world.streams import Floats, Ints, merged
 
 
 def staleness(steps: Ints) -> Floats:

@@ -24,8 +24,7 @@ from pipecycle.checks import MOST_CLIENTS, at_least, share
 from pipecycle.policies.rotation import group_cap
 from pipecycle.policies.rounds import Rounds
 from pipecycle.world.contract import World
-from pipecycle.world.lineage import Floats
-from pipecycle.world.streams import Ints
+from pipecycle.world.streams import Floats, Ints
 
 
 @define(slots=False, eq=False)

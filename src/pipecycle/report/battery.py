@@ -15,9 +15,8 @@ from pipecycle.runs.records import Record
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.world.energy import UNIT, quanta
 from pipecycle.world.harvest import rows
-from pipecycle.world.lineage import Floats
 from pipecycle.world.specs import parse_harvest
-from pipecycle.world.streams import Ints
+from pipecycle.world.streams import Floats, Ints
 
 
 @frozen(eq=False)

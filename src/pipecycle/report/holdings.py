@@ -7,7 +7,7 @@ import numpy as np
 from pipecycle.errors import InputError
 from pipecycle.runs.planning import shares_of, task_of
 from pipecycle.runs.records import Group, Record
-from pipecycle.world.lineage import Floats
+from pipecycle.world.streams import Floats
 
 
 def holdings(record: Record) -> Floats:

@@ -7,8 +7,7 @@ from attrs import frozen
 
 from pipecycle.errors import InputError
 from pipecycle.schedule.schedule import Schedule
-from pipecycle.world.lineage import Floats
-from pipecycle.world.streams import Ints
+from pipecycle.world.streams import Floats, Ints
 
 
 @frozen(eq=False)

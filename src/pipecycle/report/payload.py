@@ -18,7 +18,7 @@ from pipecycle.report.styles import CHAINS, styles_of
 from pipecycle.report.tables import Summary, best_of, rivals
 from pipecycle.results import Axis, evenly, gaps, mean_curve
 from pipecycle.runs.records import Group, Record
-from pipecycle.world.lineage import Floats
+from pipecycle.world.streams import Floats
 
 Step = Callable[[], None]
 

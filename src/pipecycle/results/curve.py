@@ -8,8 +8,7 @@ import numpy as np
 from attrs import frozen
 
 from pipecycle.results.metrics import Axis, Measure, Metrics
-from pipecycle.world.lineage import Floats
-from pipecycle.world.streams import Ints
+from pipecycle.world.streams import Floats, Ints
 
 
 def evenly(count: int, most: int) -> Ints:

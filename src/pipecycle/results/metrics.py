@@ -11,8 +11,7 @@ import numpy as np
 from attrs import field, frozen
 
 from pipecycle.results.statistics import sampling_error
-from pipecycle.world.lineage import Floats
-from pipecycle.world.streams import Ints
+from pipecycle.world.streams import Floats, Ints
 
 Axis = Literal["slot", "energy"]
 Measure = Literal["accuracy", "clients_accuracy"]

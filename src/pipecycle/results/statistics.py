@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from attrs import frozen
 
-from pipecycle.world.lineage import Floats
+from pipecycle.world.streams import Floats
 
 
 @frozen

@@ -19,7 +19,7 @@ from pipecycle.runs.run import RunFolder
 from pipecycle.runs.sweep import flat
 from pipecycle.schedule.summary import flattened
 from pipecycle.words import plural
-from pipecycle.world.lineage import Floats
+from pipecycle.world.streams import Floats
 
 if TYPE_CHECKING:
     import pandas

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from attrs import frozen
 
-from pipecycle.world.lineage import Floats, Kind, Recipe
-from pipecycle.world.streams import Ints
+from pipecycle.world.lineage import Kind, Recipe
+from pipecycle.world.streams import Floats, Ints
 
 if TYPE_CHECKING:
     from pipecycle.schedule.schedule import Publications, Sessions, Versions

@@ -23,8 +23,7 @@ from pipecycle.theory.system import Constants
 from pipecycle.train.models import split as unflatten
 from pipecycle.train.problems import Problem, on_device
 from pipecycle.words import plural
-from pipecycle.world.lineage import Floats
-from pipecycle.world.streams import streams
+from pipecycle.world.streams import Floats, streams
 
 SAMPLES = 1024
 """The global curvature is taken on this many samples at most."""

@@ -18,8 +18,7 @@ from pipecycle.errors import InputError
 from pipecycle.policies.steps import stability_limit
 from pipecycle.schedule.ancestry import mean
 from pipecycle.schedule.schedule import Schedule
-from pipecycle.world.lineage import Floats
-from pipecycle.world.streams import Ints
+from pipecycle.world.streams import Floats, Ints
 
 
 def stable_curvature(lag: float, B: int = 20, gamma: float = 0.05, step: float = 1.0) -> float:

@@ -20,8 +20,8 @@ from pipecycle.train.pool import Pool
 from pipecycle.train.problems import Problem, session_numbers
 from pipecycle.train.recipes import evaluate, tabulate
 from pipecycle.train.teachers import LogitTable
-from pipecycle.world.lineage import Floats, Kind
-from pipecycle.world.streams import Ints
+from pipecycle.world.lineage import Kind
+from pipecycle.world.streams import Floats, Ints
 
 
 class Probe(Protocol):

@@ -19,9 +19,8 @@ from pipecycle.errors import InputError
 from pipecycle.world.energy import UNIT, Costs
 from pipecycle.world.harvest import Bernoulli, Harvest, Mixed, Placed
 from pipecycle.world.links import Links, Passes, Windows
-from pipecycle.world.streams import Ints
+from pipecycle.world.streams import Floats, Ints
 
-Floats = NDArray[np.float64]
 ENERGIES = ("step", "to_hub", "to_server", "download", "idle", "capacity", "initial", "leak", "gain")
 """In units, or in joules if the file says how many joules a unit has."""
 USUAL = {"step": 1.0, "to_hub": 1.0, "to_server": 1.0, "download": 0.0, "idle": 0.0, "leak": 0.0, "gain": 1.0,
@@ -70,7 +69,7 @@ class Devices:
         """Twelve letters that tell fleets of different meaning apart."""
         windows = self.windows
         meaning = {
-            "columns": {key: _figures(column) for key, column in sorted(self.columns.items()) if _told(column)},
+            "columns": {key: _figures(column) for key, column in sorted(self.columns.items()) if _given(column)},
             "harvests": [None if harvest is None else str(harvest) for harvest in self.harvests],
             "counts": None if self.counts is None else self.counts.tolist(),
             "shares": None if self.shares is None else _figures(self.shares),
@@ -100,7 +99,7 @@ class Devices:
 
     def lengths(self, clients: int, usual: ArrayLike) -> Ints:
         """Session lengths in slots: one for all, or one per client."""
-        if not _told(self.columns["session"]):
+        if not _given(self.columns["session"]):
             return np.asarray(usual)
         return self._spread("session", clients, usual).astype(np.int64)
 
@@ -116,7 +115,7 @@ class Devices:
         column = {key: self._spread(key, clients, usual) for key, usual in USUAL.items()}
         costs = Costs(**{key: column[key] for key in ("step", "to_hub", "to_server", "download", "idle")})
         passes = None
-        if _told(self.columns["contact_share"]):
+        if _given(self.columns["contact_share"]):
             passes = Passes(np.asarray(column["contact_period"]).astype(np.int64), column["contact_share"])
         links = Links(
             self.channels, column["loss"], column["loss_to_hub"], self.tries, column["failure"], passes, self.windows
@@ -149,8 +148,8 @@ class Devices:
             return
         client = int(np.argmax(wrong))
         place = self.places[int(self.kinds(clients)[client])]
-        found, least = (float(part.flat[client if part.ndim else 0]) * (self.joules or 1) for part in (value, limit))
-        raise InputError(f"{place}: {key} = {found:g}: needs {needs}, {least:g}")
+        given, least = (float(part.flat[client if part.ndim else 0]) * (self.joules or 1) for part in (value, limit))
+        raise InputError(f"{place}: {key} = {given:g}: needs {needs}, {least:g}")
 
     def _harvest(self, clients: int, usual: Harvest, gain: Floats) -> Harvest:
         if all(harvest is None for harvest in self.harvests) and np.ndim(gain) == 0:
@@ -164,18 +163,18 @@ class Devices:
             if isinstance(harvest, Bernoulli) and harvest.rate.ndim == 0:  # of any rate, all together
                 rates[kind], same = float(harvest.rate), "bernoulli"
             parts.setdefault(same, (harvest, []))[1].append(kind)
-        found = []
+        mixed = []
         for same, (harvest, members) in parts.items():
             mine = np.flatnonzero(np.isin(kinds, members))
             if len(mine):
-                found.append((Bernoulli(rates[kinds[mine]]) if same == "bernoulli" else harvest, mine))
+                mixed.append((Bernoulli(rates[kinds[mine]]) if same == "bernoulli" else harvest, mine))
         worth = np.floor(np.broadcast_to(gain, (clients,)) * UNIT).astype(np.int64)
-        return Mixed(tuple(found), worth, f"fleet:{self}")
+        return Mixed(tuple(mixed), worth, f"fleet:{self}")
 
     def _spread(self, key: str, clients: int, usual: ArrayLike) -> Floats:
         """One figure for all, or one per client."""
         column = self.columns[key]
-        if not _told(column):
+        if not _given(column):
             return np.asarray(usual, np.float64)
         if np.ndim(usual):
             each = column[self.kinds(clients)]
@@ -183,7 +182,7 @@ class Devices:
         return np.repeat(np.where(np.isnan(column), usual, column), self.sizes(clients))
 
 
-def _told(column: Floats) -> bool:
+def _given(column: Floats) -> bool:
     return not np.isnan(column).all()
 
 

@@ -15,11 +15,11 @@ from attrs import frozen
 from pipecycle import checks
 from pipecycle.checks import MOST_CLIENTS, MOST_SLOTS, Check, at_least, number
 from pipecycle.errors import InputError, shown
-from pipecycle.world.devices import DIGITS, ENERGIES, Devices, Floats
+from pipecycle.world.devices import DIGITS, ENERGIES, Devices
 from pipecycle.world.harvest import Placed
 from pipecycle.world.links import MOST_TRIES, Windows
 from pipecycle.world.specs import parse_harvest
-from pipecycle.world.streams import Ints
+from pipecycle.world.streams import Floats, Ints
 
 EXAMPLES = Path(__file__).parent / "fleets"
 CHANCE = number(least=0, most=1)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import ceil
+from typing import TypeVar
 
 import numpy as np
 from attrs import field, frozen
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from pipecycle.errors import InputError, shown
 from pipecycle.world.streams import Ints
@@ -15,6 +16,7 @@ from pipecycle.world.streams import Ints
 UNIT = 1 << 20
 """Quanta in one unit of energy.  Sums of int64 quanta are exact up to 8.8e12 units."""
 
+Number = TypeVar("Number", np.float64, np.int64)
 Quanta = int | Ints
 """One figure for every client, or one per client."""
 
@@ -40,9 +42,16 @@ def quanta_per_client(units: ArrayLike, clients: int, name: str) -> Quanta:
 
 def per_client(value: Quanta, clients: int, name: str) -> Quanta:
     """One figure for all or as many as there are clients, and nothing else."""
-    if not isinstance(value, int) and value.shape != (clients,):
-        raise InputError(f"{name}: has {value.size} values for {clients} clients")
+    if not isinstance(value, int):
+        each(value, clients, name)
     return value
+
+
+def each(values: NDArray[Number], clients: int, name: str) -> NDArray[Number]:
+    """A figure for each client, out of one for all or as many as there are clients."""
+    if values.ndim and values.shape != (clients,):
+        raise InputError(f"{name}: has {values.size} values for {clients} clients")
+    return np.broadcast_to(values, (clients,))
 
 
 def units(count: int) -> float:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pipecycle.errors import BusyError, EnergyError, InputError, shown
 from pipecycle.world.columns import Column
-from pipecycle.world.energy import UNIT, Costs, Quanta, at, per_client, quanta, quanta_per_client, show, uniform
+from pipecycle.world.energy import UNIT, Costs, Quanta, at, each, per_client, quanta, quanta_per_client, show, uniform
 from pipecycle.world.streams import Ints, merged
 
 Payload = Literal["update", "logits"]
@@ -385,9 +385,7 @@ def _per_client(value: ArrayLike, clients: int, name: str) -> Quanta:
 
 def _samples(value: ArrayLike, clients: int) -> Ints:
     counts = _whole(value, f"samples = {shown(value)}: needs a whole number of at least 1 per client")
-    if counts.ndim and counts.shape != (clients,):
-        raise InputError(f"samples: has {counts.size} values for {clients} clients")
-    return np.broadcast_to(counts, (clients,)).astype(np.int64)
+    return each(counts, clients, "samples").astype(np.int64)
 
 
 def _whole(value: ArrayLike, otherwise: str) -> Ints:

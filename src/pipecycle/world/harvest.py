@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from pipecycle.checks import number
 from pipecycle.errors import InputError, shown
-from pipecycle.world.energy import UNIT
-from pipecycle.world.streams import Ints, raw, streams
+from pipecycle.world.energy import UNIT, each
+from pipecycle.world.streams import Floats, Ints, raw, streams
 
 BLOCK = 1 << 18
 """Client-slots made at a time: large enough to hide the calls, small enough to stay in cache."""
@@ -93,7 +93,7 @@ class LaneRows:
         return lanes[:, : self.clients]
 
 
-def _rate(value: ArrayLike, name: str = "rate") -> NDArray[np.float64]:
+def _rate(value: ArrayLike, name: str = "rate") -> Floats:
     try:
         rates = np.asarray(value, np.float64)
     except (TypeError, ValueError):
@@ -104,29 +104,24 @@ def _rate(value: ArrayLike, name: str = "rate") -> NDArray[np.float64]:
     return rates
 
 
-def digest_or_number(values: NDArray[np.float64]) -> str:
+def digest_or_number(values: Floats) -> str:
     """A number as it is, an array by its size and content."""
     if values.ndim == 0:
         return repr(float(values))
     return f"{values.size}#{hashlib.sha256(values.tobytes()).hexdigest()[:12]}"
 
 
-def _fits(values: NDArray[np.float64], clients: int, name: str) -> None:
-    if values.ndim and values.shape != (clients,):
-        raise InputError(f"{name}: has {values.size} values for {clients} clients")
-
-
 @frozen(eq=False)
 class Bernoulli:
     """One unit with probability `rate` in every slot, independently; one rate for all or one per client."""
 
-    rate: NDArray[np.float64] = field(converter=_rate)
+    rate: Floats = field(converter=_rate)
 
     def __str__(self) -> str:
         return f"bernoulli:{digest_or_number(self.rate)}"
 
     def weather(self, clients: int, trial: int, place: int = 0) -> Weather:
-        _fits(self.rate, clients, "rate")
+        each(self.rate, clients, "rate")
         return _Coins(self.rate, clients, trial, place)
 
 
@@ -152,7 +147,7 @@ class _Units:
 
 
 class _Coins(_Units):
-    def __init__(self, rate: NDArray[np.float64], clients: int, trial: int, place: int = 0) -> None:
+    def __init__(self, rate: Floats, clients: int, trial: int, place: int = 0) -> None:
         super().__init__(clients, trial, place)
         self.chance = Chance(rate)
         self.certain = bool((rate == 1.0).all())
@@ -179,7 +174,7 @@ class Markov:
     """Bursts: while on, a client gains one unit per slot.  `rate` is the long-run share of slots that are on,
     `burst` the mean length of an on-period in slots; the first slot is drawn from the long run."""
 
-    rate: NDArray[np.float64] = field(converter=_rate)
+    rate: Floats = field(converter=_rate)
     burst: float = field(default=10.0, validator=number(least=1, most=1e12))
 
     def __attrs_post_init__(self) -> None:
@@ -192,12 +187,12 @@ class Markov:
         return f"markov:{digest_or_number(self.rate)},{self.burst!r}"
 
     def weather(self, clients: int, trial: int, place: int = 0) -> Weather:
-        _fits(self.rate, clients, "rate")
+        each(self.rate, clients, "rate")
         return _Bursts(self.rate, self.burst, clients, trial, place)
 
 
 class _Bursts(_Units):
-    def __init__(self, rate: NDArray[np.float64], burst: float, clients: int, trial: int, place: int) -> None:
+    def __init__(self, rate: Floats, burst: float, clients: int, trial: int, place: int) -> None:
         super().__init__(clients, trial, place)
         stay = np.where(rate < 1.0, 1.0 - 1.0 / burst, 1.0)
         begin = np.where(rate < 1.0, rate / (burst * np.maximum(1.0 - rate, 2.0**-53)), 1.0)

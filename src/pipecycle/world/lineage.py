@@ -7,13 +7,11 @@ from enum import IntEnum
 
 import numpy as np
 from attrs import frozen
-from numpy.typing import NDArray
 
 from pipecycle.errors import ActionError
 from pipecycle.world.columns import Column, Flags
-from pipecycle.world.streams import Ints
+from pipecycle.world.streams import Floats, Ints
 
-Floats = NDArray[np.float64]
 Samples = Callable[[Ints], Ints | None]
 _NONE: Ints = np.empty(0, np.int64)
 _NO_WEIGHTS: Floats = np.empty(0)

@@ -6,7 +6,7 @@ many transmissions or sessions it has had before, so that every scheduler meets 
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from attrs import field, frozen
@@ -14,11 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from pipecycle.checks import MOST_SLOTS, at_least
 from pipecycle.errors import InputError, shown
-from pipecycle.world.streams import Ints, Lots, streams, unit
+from pipecycle.world.energy import each
+from pipecycle.world.streams import Floats, Ints, Lots, streams, unit
 
-Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Number = TypeVar("Number", np.float64, np.int64)
 MOST_TRIES = 100
 _NEVER: Floats = np.zeros(())
 _ALWAYS: Floats = np.ones(())
@@ -104,7 +103,7 @@ class Air:
             "server": _Tries(links.loss, links.tries, clients, Lots(draw("loss", 0)), "loss"),
             "hub": _Tries(links.loss_to_hub, links.tries, clients, Lots(draw("loss", 1)), "loss_to_hub"),
         }
-        self._failure = _per_client(links.failure, clients, "failure") if np.any(links.failure) else None
+        self._failure = each(links.failure, clients, "failure") if np.any(links.failure) else None
         self._failing = Lots(draw("failure"))
         self._started = np.zeros(clients, np.int64)
         self._passes = None if links.passes is None else _Passes(links.passes, clients, Lots(draw("contact")))
@@ -112,11 +111,11 @@ class Air:
 
     def contact(self, clients: Ints, slot: int) -> Flags | None:
         """Who of the clients can reach the server; None for all."""
-        found = None if self._passes is None else self._passes.open(clients, slot)
+        passing = None if self._passes is None else self._passes.open(clients, slot)
         if self._windows is None:
-            return found
+            return passing
         listed = self._windows.open(clients, slot)
-        return listed if found is None else found & listed
+        return listed if passing is None else passing & listed
 
     def tries(self, clients: Ints, to: Literal["hub", "server"]) -> Ints | None:
         """How often each client's next transmission has to be tried until it arrives; None for once each."""
@@ -138,7 +137,7 @@ class _Tries:
 
     def __init__(self, loss: Floats, most: int, clients: int, lots: Lots, name: str) -> None:
         self._lots, self._most, self._sent = lots, most, np.zeros(clients, np.int64)
-        self._loss = _per_client(loss, clients, name) if np.any(loss) else None
+        self._loss = each(loss, clients, name) if np.any(loss) else None
 
     def __call__(self, clients: Ints) -> Ints | None:
         if self._loss is None:
@@ -147,20 +146,20 @@ class _Tries:
         self._sent[clients] = count + 1
         drawn = unit(self._lots(clients, count)[0])
         needed: Ints = np.ones(len(clients), np.int64)
-        each = bound = self._loss[clients]
+        chance = bound = self._loss[clients]
         for _ in range(self._most):
             lost = drawn < bound
             if not lost.any():
                 break
             needed += lost
-            bound = bound * each
+            bound = bound * chance
         return needed
 
 
 class _Passes:
     def __init__(self, passes: Passes, clients: int, lots: Lots) -> None:
-        self._period = _per_client(passes.period, clients, "contact_period")
-        self._length = np.ceil(_per_client(passes.share, clients, "contact_share") * self._period).astype(np.int64)
+        self._period = each(passes.period, clients, "contact_period")
+        self._length = np.ceil(each(passes.share, clients, "contact_share") * self._period).astype(np.int64)
         some = np.flatnonzero(self._period > 1)
         drawn = unit(lots(some, np.zeros_like(some))[0])
         self._phase = np.zeros(clients, np.int64)
@@ -189,9 +188,3 @@ class _Windows:
         begun = (place >= 0) & (self._client[place] == clients)
         within: Flags = ~self._limited[clients] | (begun & (self._last[place] >= now))
         return within
-
-
-def _per_client(values: NDArray[Number], clients: int, name: str) -> NDArray[Number]:
-    if values.ndim and values.shape != (clients,):
-        raise InputError(f"{name}: has {values.size} values for {clients} clients")
-    return np.broadcast_to(values, (clients,))

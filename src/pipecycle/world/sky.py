@@ -7,7 +7,8 @@ from attrs import frozen
 
 from pipecycle.checks import number
 from pipecycle.errors import InputError
-from pipecycle.world.traces import DAY, Floats, Trace
+from pipecycle.world.streams import Floats
+from pipecycle.world.traces import DAY, Trace
 
 STEP = 10.0
 """Minutes."""

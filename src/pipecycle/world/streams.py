@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
 FEW = 64
 
@@ -103,7 +104,7 @@ def merged(*runs: Ints) -> Ints:
     return np.sort(np.concatenate(runs), kind="stable")
 
 
-def unit(words: Words) -> NDArray[np.float64]:
+def unit(words: Words) -> Floats:
     """Words as numbers from 0 to below 1, exactly."""
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

@@ -10,16 +10,15 @@ from typing import Any
 
 import numpy as np
 from attrs import field, frozen
-from numpy.typing import NDArray
 
 from pipecycle import checks
 from pipecycle.checks import Check
 from pipecycle.errors import InputError, shown
-from pipecycle.world.energy import UNIT
+from pipecycle.files import reason
+from pipecycle.world.energy import UNIT, each
 from pipecycle.world.harvest import Weather, digest_or_number
-from pipecycle.world.streams import Ints, streams
+from pipecycle.world.streams import Floats, Ints, streams, unit
 
-Floats = NDArray[np.float64]
 DAY = 1440.0
 LEAST_MINUTES, MOST_MINUTES = 1e-3, 366 * DAY
 """Of a slot, a step of a file and a shift of time."""
@@ -55,7 +54,7 @@ def read(path: str | Path) -> Trace:
                 (number, row) for number, row in enumerate(csv.reader(file), 1) if any(cell.strip() for cell in row)
             ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: cannot be read as CSV ({_reason(error)})") from None
+        raise InputError(f"{path}: cannot be read as CSV ({reason(error)})") from None
     if lines and not _is_number(lines[0][1][-1]):
         del lines[0]
     if len(lines) < 2:
@@ -87,10 +86,6 @@ def read(path: str | Path) -> Trace:
         raise InputError(f"{path}, line {line}: time must advance by the same step in every row")
     checks.number(least=LEAST_MINUTES, most=MOST_MINUTES).of(f"{path}: minutes between two rows", float(steps[0]))
     return Trace(values, float(steps[0]), path.name)
-
-
-def _reason(error: Exception) -> str:
-    return error.strerror.lower() if isinstance(error, OSError) and error.strerror else type(error).__name__
 
 
 def _is_number(text: str) -> bool:
@@ -129,8 +124,8 @@ class Spread:
             raise InputError(f"{self.low:g}..{self.high:g}: give the smaller number first")
 
     def values(self, clients: int, trial: int, purpose: str, place: int = 0) -> Floats:
-        words = streams(trial)(purpose, *([place] if place else [])).words(clients) >> np.uint64(11)
-        return self.low + (self.high - self.low) * (words.astype(np.float64) * 2.0**-53)
+        words = streams(trial)(purpose, *([place] if place else [])).words(clients)
+        return self.low + (self.high - self.low) * unit(words)
 
 
 PerClient = float | Floats | Spread
@@ -157,9 +152,7 @@ def _between(rule: Check) -> Check:
 
 def _per_client(value: PerClient, clients: int, trial: int, name: str, place: int) -> Floats:
     values = value.values(clients, trial, name, place) if isinstance(value, Spread) else np.asarray(value, np.float64)
-    if values.ndim and values.shape != (clients,):
-        raise InputError(f"{name}: has {values.size} values for {clients} clients")
-    return np.broadcast_to(values, (clients,))
+    return each(values, clients, name)
 
 
 @frozen(eq=False)
