@@ -67,6 +67,9 @@ class Asynchronous:
         """Updates have arrived."""
         raise NotImplementedError
 
+    def references(self) -> list[int]:
+        return []
+
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
         for sessions in (done, lost):
             if len(sessions):

@@ -60,6 +60,3 @@ class F3AST(Rounds):
             self.rates[clients] += self.beta
             weights = self.shares[clients] / self.rates[clients]
             self.lineage.publish(self.lineage.combine((self.lineage.published,), (1.0,), sessions, weights))
-
-    def references(self) -> tuple[int, ...]:
-        return ()

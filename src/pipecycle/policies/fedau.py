@@ -50,6 +50,3 @@ class FedAU(Rounds):
         self.total[over] += self.since[over]
         self.count[over] += 1
         self.since[over] = 0
-
-    def references(self) -> tuple[int, ...]:
-        return ()

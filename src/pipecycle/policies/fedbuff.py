@@ -43,6 +43,3 @@ class FedBuff(Asynchronous):
             weights = self.lineage.shares(updates) * staleness(self.steps - seen)
             self.lineage.publish(self.lineage.combine((self.lineage.published,), (1.0,), updates, weights))
             self.steps += 1
-
-    def references(self) -> tuple[int, ...]:
-        return ()

@@ -18,23 +18,18 @@ import numpy as np
 from attrs import define, field
 
 from pipecycle.checks import share
-from pipecycle.policies.rounds import Rounds
-from pipecycle.world.contract import World
+from pipecycle.policies.rounds import Remembering
 from pipecycle.world.streams import Ints
 
 
 @define(slots=False, eq=False)
-class FedVARP(Rounds):
+class FedVARP(Remembering):
     """All train at the same time in every epoch; new updates correct the mean of all clients' last ones."""
 
     name: ClassVar[str] = "fedvarp"
 
     beta: float = field(default=1.0, validator=share)
     """Weight of the remembered updates; 1 is FedVARP, less is FedStale."""
-
-    def setup(self, world: World) -> None:
-        super().setup(world)
-        self.memory = np.full(world.clients, -1)  # the version that holds each client's last update
 
     def aggregate(self, clients: Ints, sessions: Ints) -> None:
         if not len(sessions):
@@ -47,7 +42,3 @@ class FedVARP(Rounds):
         coefficients = np.concatenate([[1.0], part[used], np.full(len(new), 1.0 / len(new))])
         self.lineage.publish(self.lineage.combine(versions, coefficients))
         self.memory[clients] = new
-
-    def references(self) -> list[int]:
-        known: list[int] = self.memory[self.memory >= 0].tolist()
-        return known

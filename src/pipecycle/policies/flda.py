@@ -14,52 +14,42 @@ from typing import ClassVar
 import numpy as np
 from attrs import define, field
 
-from pipecycle.checks import MOST_SLOTS, at_least, one_of, share
-from pipecycle.policies.clock import epoch_length
-from pipecycle.world.contract import Grouping, World
+from pipecycle.checks import one_of, share
+from pipecycle.policies.rounds import Rounds
+from pipecycle.world.contract import World
 from pipecycle.world.streams import Ints
 
 
 @define(slots=False, eq=False)
-class FLDA:
+class FLDA(Rounds):
     """All train at the same time; every other report of a client is a cheap logit table instead of an update."""
 
     name: ClassVar[str] = "flda"
-    grouping: ClassVar[Grouping] = None
     teaches: ClassVar[bool] = True
 
-    epoch: int | None = field(default=None, validator=at_least(1, "slot", most=MOST_SLOTS))
-    """Slots between two server steps (S); max(30, 1.5 sessions) if not given."""
     phase: str = field(default="own", validator=one_of("own", "global"))
     """Who alternates: every client on its own, or all together from epoch to epoch."""
     upload_ratio: float = field(default=100 / 307_842, validator=share)
     """Size of a logit table relative to the model (d_FD / d_FL)."""
 
     def setup(self, world: World) -> None:
-        self.fleet, self.lineage = world.fleet, world.lineage
-        self.period = epoch_length(self.epoch, world.session)
-        self.launch = self.period - world.session - 1
+        super().setup(world)
         self.distils = np.arange(world.clients) % 2 == 0  # payload of each client's current or next session
         self.teacher = -1
         self.tables: Ints = np.empty(0, np.int64)
         # Updates that have arrived, the versions that they continued (-1: none) and where those started.
         self.updates: Ints = np.empty((3, 0), np.int64)
-        self.late = False  # somebody had to wait for contact or a channel
         # Global phase: the distillation session whose model a client kept, where that one started, and the
         # version that a learning session continues from.
         self.kept = np.full(world.clients, -1)
         self.origin = np.zeros(world.clients, np.int64)
         self.continued = np.full(world.clients, -1)
 
-    def decide(self, slot: int) -> None:
-        phase = slot % self.period
-        if phase == self.launch:
-            ready = self.fleet.free(self.fleet.to_train)
-            if self.phase == "global":
-                self.distils[ready] = slot // self.period % 2 == 0
-            self.start(ready[self.distils[ready]], ready[~self.distils[ready]])
-        if phase == self.period - 1 or self.late:
-            self.deliver()
+    def begin(self, slot: int) -> None:
+        ready = self.members(slot)
+        if self.phase == "global":
+            self.distils[ready] = slot // self.period % 2 == 0
+        self.start(ready[self.distils[ready]], ready[~self.distils[ready]])
 
     def start(self, distillers: Ints, learners: Ints) -> None:
         server = self.lineage.published
@@ -107,12 +97,12 @@ class FLDA:
         if slot % self.period != self.period - 1:
             return
         if self.updates.size:
-            self.aggregate(*self.updates)
+            self.add(*self.updates)
         if len(self.tables):
             self.teacher = self.lineage.tabulate(self.tables, self.teacher)
         self.tables, self.updates = self.tables[:0], self.updates[:, :0]
 
-    def aggregate(self, updates: Ints, continued: Ints, origins: Ints) -> None:
+    def add(self, updates: Ints, continued: Ints, origins: Ints) -> None:
         """The mean update; one that continued a kept model counts from where that model started."""
         shares = self.lineage.shares(updates)
         mine = continued >= 0

@@ -15,27 +15,18 @@ import numpy as np
 from attrs import define, field
 
 from pipecycle.checks import flag
-from pipecycle.policies.rounds import Rounds
-from pipecycle.world.contract import World
+from pipecycle.policies.rounds import Remembering
 from pipecycle.world.streams import Ints, merged
 
 
 @define(slots=False, eq=False)
-class MIFA(Rounds):
+class MIFA(Remembering):
     """All train at the same time in every epoch; the server also reuses the last update of absent clients."""
 
     name: ClassVar[str] = "mifa"
 
     use_memory: bool = field(default=True, validator=flag)
     """Average over the last updates of all clients instead of those just received."""
-
-    def setup(self, world: World) -> None:
-        super().setup(world)
-        self.memory = np.full(world.clients, -1)  # the version that holds each client's last update
-
-    def references(self) -> list[int]:
-        known: list[int] = self.memory[self.memory >= 0].tolist()
-        return known
 
     def aggregate(self, clients: Ints, sessions: Ints) -> None:
         server = self.lineage.published

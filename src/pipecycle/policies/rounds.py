@@ -39,14 +39,20 @@ class Rounds:
     def decide(self, slot: int) -> None:
         phase = slot % self.period
         if phase == self.launch:
-            members = self.members(slot)
-            if len(members):
-                self.fleet.start(members, self.lineage.published)
+            self.begin(slot)
         if phase == self.period - 1 or self.late:
-            senders = self.fleet.unsent(self.fleet.to_server)
-            arrived = self.fleet.send(senders, "server")
-            self.received.append((senders if len(arrived) == len(senders) else self.fleet.client_of(arrived), arrived))
-            self.late = len(arrived) < len(senders) and len(self.fleet.unsent(self.fleet.to_server)) > 0
+            self.deliver()
+
+    def begin(self, slot: int) -> None:
+        members = self.members(slot)
+        if len(members):
+            self.fleet.start(members, self.lineage.published)
+
+    def deliver(self) -> None:
+        senders = self.fleet.unsent(self.fleet.to_server)
+        arrived = self.fleet.send(senders, "server")
+        self.received.append((senders if len(arrived) == len(senders) else self.fleet.client_of(arrived), arrived))
+        self.late = len(arrived) < len(senders) and len(self.fleet.unsent(self.fleet.to_server)) > 0
 
     def members(self, slot: int) -> Ints:
         """Who trains in this round."""
@@ -61,3 +67,19 @@ class Rounds:
     def aggregate(self, clients: Ints, sessions: Ints) -> None:
         """The round is over, and these updates have arrived; there may be none, or two of a client that was late."""
         raise NotImplementedError
+
+    def references(self) -> list[int]:
+        return []
+
+
+@define(slots=False, eq=False)
+class Remembering(Rounds):
+    """The server remembers the last update of every client."""
+
+    def setup(self, world: World) -> None:
+        super().setup(world)
+        self.memory = np.full(world.clients, -1)  # the version that holds each client's last update
+
+    def references(self) -> list[int]:
+        known: list[int] = self.memory[self.memory >= 0].tolist()
+        return known
