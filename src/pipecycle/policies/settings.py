@@ -34,10 +34,7 @@ class Setting:
 def described(kind: type[Policy]) -> dict[str, Setting]:
     """The settings of a policy by name."""
     fields = {field.name: field for field in attrs.fields(kind)} if attrs.has(kind) else {}
-    notes: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        notes |= _docstrings(base)
-    usual = defaults(kind)
+    notes, usual = docstrings(kind), defaults(kind)
     return {
         name: Setting(usual.get(name), allowed(fields[name]) if name in fields else _typed(hint), notes.get(name, ""))
         for name, hint in parameters(kind).items()
@@ -55,16 +52,17 @@ def _typed(hint: Any) -> str:
     return str(WORDS.get(hint, ""))
 
 
-def _docstrings(kind: type) -> dict[str, str]:
-    """The strings below the attributes of a class, which Python itself does not keep."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
-    except (OSError, TypeError, SyntaxError):  # no source, as in a notebook that is closed
-        return {}
-    (body,) = [node.body for node in tree.body if isinstance(node, ast.ClassDef)] or [[]]
-    found = {}
-    for above, below in pairwise(body):
-        named = isinstance(above, ast.AnnAssign) and isinstance(above.target, ast.Name)
-        if named and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            found[above.target.id] = " ".join(str(below.value.value).split())  # type: ignore[attr-defined]
-    return found
+def docstrings(kind: type) -> dict[str, str]:
+    """The strings below the attributes of a class and of those it builds on, which Python itself does not keep."""
+    notes: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+        except (OSError, TypeError, SyntaxError):  # no source, as in a notebook that is closed
+            continue
+        (body,) = [node.body for node in tree.body if isinstance(node, ast.ClassDef)] or [[]]
+        for above, below in pairwise(body):
+            named = isinstance(above, ast.AnnAssign) and isinstance(above.target, ast.Name)
+            if named and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                notes[above.target.id] = " ".join(str(below.value.value).split())  # type: ignore[attr-defined]
+    return notes

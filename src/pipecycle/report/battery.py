@@ -75,7 +75,7 @@ def replay(schedule: Schedule, harvest: str, slots: Ints, capacity: int | None, 
     Without `initial` it is taken from the ledger's first slot, the same for all."""
     sessions = schedule.sessions
     start = sessions.start.astype(np.int64)
-    end = np.where(sessions.end < 0, schedule.slots - 1, sessions.end).astype(np.int64)
+    end = schedule.last_slots
     steps = end - start + 1
     step, rest = divmod(int(schedule.energy.training[-1]), max(1, int(steps.sum())))
     fee = sessions.spent - step * steps

@@ -246,7 +246,10 @@ class _Figures:
 
     def coverage(self) -> Figure:
         return self._lines(
-            [coverage(group.example) for group in self.groups], "slots", "clients in the served model", "steps-post"
+            [coverage(group.example.schedule) for group in self.groups],
+            "slots",
+            "clients in the served model",
+            "steps-post",
         )
 
     def lag(self) -> Figure:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from heapq import heappop, heappush
 
 import numpy as np
 from attrs import frozen
+from numpy.typing import NDArray
 
 from pipecycle.results import evenly
 from pipecycle.schedule.schedule import Schedule, Status
@@ -75,37 +75,118 @@ def letter(chain: int) -> str:
 
 def pipeline(schedule: Schedule, most: int = 500, clients: int = 40, *, handovers: bool = True) -> Pipeline:
     """The first `most` groups, or (policies without groups) sessions of up to `clients` clients, evenly picked."""
-    grouping = schedule.meta["grouping"]
-    sessions = schedule.sessions
-    group = group_numbers(schedule)
-    if grouping is None:
+    by_client, groups = schedule.meta["grouping"] is None, Groups.of(schedule)
+    if by_client:
         picked = evenly(schedule.clients, clients)
-        kept = np.flatnonzero(np.isin(sessions.client, picked))[:most]
-    else:
-        # Groups are numbered in the order of their first session.
-        kept = np.flatnonzero(group < most)
-    bars, place = _bars(schedule, group, kept)
-    if grouping is None:
-        row = {int(client): lane for lane, client in enumerate(picked)}
+        kept = np.flatnonzero(np.isin(schedule.sessions.client, picked))[:most]
         lanes = tuple(f"client {client}" for client in picked)
-        lane_of = [row[int(sessions.client[members[0]])] for *_, members in bars]
+        lane_of = np.searchsorted(picked, schedule.sessions.client[kept]).tolist()
     else:
-        lane_of = stack([(start, end) for start, end, *_ in bars])
+        kept = np.arange(min(most, len(groups)))
+        lane_of = stack(groups.start[kept], groups.end[kept])
         lanes = tuple(f"lane {lane + 1}" for lane in range(max(lane_of, default=0) + 1))
-    drawn = tuple(
-        Bar(lane, start, end, chain, state, about)
-        for lane, (start, end, chain, state, about, _) in zip(lane_of, bars, strict=True)
+    bars = tuple(
+        Bar(lane, start, end, chain, STATES[state], _about(schedule, groups, number))
+        for lane, number, start, end, chain, state in zip(
+            lane_of, kept.tolist(), *(column[kept].tolist() for column in groups.drawn), strict=True
+        )
     )
-    passed = _handovers(schedule, group, kept, place, drawn) if handovers and grouping is not None else ()
-    first = min((bar.start for bar in drawn), default=0)
+    passed = zip(*(column.tolist() for column in groups.handovers(schedule)), strict=True) if handovers else ()
+    lines = tuple(
+        Handover(bars[parent].end + 1, bars[parent].lane, bars[child].start, bars[child].lane, main)
+        for parent, child, main in passed
+        if not by_client and max(parent, child) < len(bars)
+    )
+    first = min((bar.start for bar in bars), default=0)
     # Beyond the last bar that is there, others may be missing.
-    whole = len(place) == len(np.unique(group))
-    last = schedule.slots - 1 if whole else max(bar.start for bar in drawn)
+    whole = len(bars) == len(groups)
+    last = schedule.slots - 1 if whole else max(bar.start for bar in bars)
     publications = schedule.publications.slot
     seen = publications[(publications >= first) & (publications <= last)]
     view = min(last - first + 1, 6 * int(np.max(schedule.length)))
     shown = tuple(sorted(set(seen.tolist())))
-    return Pipeline("client" if grouping is None else "group", lanes, drawn, passed, shown, first, last, view, whole)
+    return Pipeline("client" if by_client else "group", lanes, bars, lines, shown, first, last, view, whole)
+
+
+STATES = ("used", "unused", "flying")
+"""What became of a group: its updates were used, never used, or it was still training when the record ends."""
+
+
+@frozen(eq=False)
+class Groups:
+    """All groups of a schedule as columns, in the order of their first sessions; without groups, every session is one.
+
+    `order` are the sessions, a group's members next to each other; `at` says where those of each begin in it, and where
+    the last ones end."""
+
+    order: Ints
+    at: Ints
+    of_session: Ints
+    """The number of each session's group."""
+    start: Ints
+    end: Ints
+    """Last slot."""
+    event: Ints
+    """The aggregation that took its updates in, 0 for none."""
+    chain: Ints
+    state: Ints
+    """Of `STATES`."""
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Groups:
+        sessions, ancestry = schedule.sessions, schedule.ancestry
+        group = group_numbers(schedule)
+        order = np.argsort(group, kind="stable")
+        at = np.flatnonzero(np.diff(group[order], prepend=-1))
+        of_session = np.empty(len(group), np.int64)
+        of_session[order] = np.repeat(np.arange(len(at)), np.diff(at, append=len(order)))
+        event: Ints = np.maximum.reduceat(ancestry.event_of_session[order], at)
+        begun = ancestry.event_of_version[sessions.reference[order[at]]]  # what its first member started from
+        flying = np.logical_or.reduceat(sessions.end[order] < 0, at)
+        used = np.logical_or.reduceat(sessions.status[order] == Status.USED, at)
+        return cls(
+            order,
+            np.append(at, len(order)),
+            of_session,
+            np.minimum.reduceat(sessions.start[order].astype(np.int64), at),
+            np.maximum.reduceat(schedule.last_slots[order], at),
+            event,
+            ancestry.chain_of_event[np.where(event > 0, event, begun)],
+            np.where(flying, 2, np.where(used, 0, 1)),
+        )
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def drawn(self) -> tuple[Ints, ...]:
+        return self.start, self.end, self.chain, self.state
+
+    def members(self, number: int) -> Ints:
+        return self.order[self.at[number] : self.at[number + 1]]
+
+    def handovers(self, schedule: Schedule) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+        """Groups whose models a group started from (the last to end of those that made each), that group, and whether
+        no other model was taken on by more of its members."""
+        sessions, versions, ancestry = schedule.sessions, schedule.versions, schedule.ancestry
+        group = self.of_session
+        # Of the groups behind an event, the first of those that end last.
+        maker = np.full(ancestry.events + 1, -1)
+        taken = np.flatnonzero(ancestry.event_of_session)
+        by_end = taken[np.lexsort((-taken, self.end[group[taken]]))]
+        maker[ancestry.event_of_session[by_end]] = group[by_end]
+        parent = maker[ancestry.event_of_version[sessions.reference]]
+        carried = np.flatnonzero(versions.kind[sessions.reference] == Kind.HANDOVER)
+        parent[carried] = group[versions.update[versions.update_at[sessions.reference[carried]]]]
+        passed = np.flatnonzero((parent >= 0) & (parent != group))
+        passed = passed[self.end[parent[passed]] < self.start[group[passed]]]
+        pairs, first, members = np.unique(
+            group[passed] * len(self) + parent[passed], return_index=True, return_counts=True
+        )
+        child, parent = np.divmod(pairs, max(1, len(self)))
+        order = np.lexsort((first, -members, child))
+        child, parent = child[order], parent[order]
+        return parent, child, np.diff(child, prepend=-1) != 0
 
 
 def group_numbers(schedule: Schedule) -> Ints:
@@ -126,41 +207,16 @@ def group_numbers(schedule: Schedule) -> Ints:
     return rank[number]
 
 
-Draft = tuple[int, int, int, str, str, Ints]
-
-
-def _bars(schedule: Schedule, group: Ints, kept: Ints) -> tuple[list[Draft], dict[int, int]]:
-    sessions, ancestry = schedule.sessions, schedule.ancestry
-    bars: list[Draft] = []
-    place: dict[int, int] = {}
-    order = kept[np.argsort(group[kept], kind="stable")]
-    numbers, begins = np.unique(group[order], return_index=True)
-    for number, members in zip(numbers.tolist(), np.split(order, begins)[1:], strict=True):
-        start = int(sessions.start[members].min())
-        ends, status = sessions.end[members], sessions.status[members]
-        flying = bool((ends < 0).any())
-        end = schedule.slots - 1 if flying else int(ends.max())
-        taken = ancestry.event_of_session[members]
-        event = int(taken.max())
-        chain = event or int(ancestry.event_of_version[sessions.reference[members[0]]])
-        used = bool((status == Status.USED).any())
-        state = "flying" if flying else "used" if used else "unused"
-        place[number] = len(bars)
-        about = _about(schedule, number, members, (start, end, state, event))
-        bars.append((start, end, int(ancestry.chain_of_event[chain]), state, about, members))
-    return bars, place
-
-
-def _about(schedule: Schedule, number: int, members: Ints, facts: tuple[int, int, str, int]) -> str:
-    start, end, state, event = facts
-    sessions = schedule.sessions
+def _about(schedule: Schedule, groups: Groups, number: int) -> str:
+    sessions, members, event = schedule.sessions, groups.members(number), int(groups.event[number])
     who = ", ".join(f"{client}" for client in np.sort(sessions.client[members])[:12].tolist())
     more = f" and {len(members) - 12} more" if len(members) > 12 else ""
     name = f"client {who}" if schedule.meta["grouping"] is None else f"group {number + 1}"
     references = np.unique(sessions.reference[members])
     origin = f"version {references[0]}" if len(references) == 1 else f"versions {references[0]} to {references[-1]}"
-    fate = {"used": f"used in aggregation {event}" if event else "its logits were used", "unused": "never used"}
-    lines = [name, f"slots {start} to {end}", f"from {origin}", fate.get(state, "still training at the end")]
+    used = f"used in aggregation {event}" if event else "its logits were used"
+    fate = (used, "never used", "still training at the end")[groups.state[number]]
+    lines = [name, f"slots {groups.start[number]} to {groups.end[number]}", f"from {origin}", fate]
     status = sessions.status[members]
     fallen = [kind for kind in (Status.LOST, Status.DECLINED) if kind in status]
     if fallen:
@@ -170,8 +226,9 @@ def _about(schedule: Schedule, number: int, members: Ints, facts: tuple[int, int
     return "<br>".join(lines)
 
 
-def stack(spans: list[tuple[int, int]]) -> list[int]:
+def stack(starts: Ints, ends: Ints) -> list[int]:
     """The lowest lane that is free for each span, in the order of starts."""
+    spans = list(zip(starts.tolist(), ends.tolist(), strict=True))
     lanes = [0] * len(spans)
     free: list[int] = []
     busy: list[tuple[int, int]] = []
@@ -186,29 +243,3 @@ def stack(spans: list[tuple[int, int]]) -> list[int]:
             lanes[index], count = count, count + 1
         heappush(busy, (end, lanes[index]))
     return lanes
-
-
-def _handovers(
-    schedule: Schedule, group: Ints, kept: Ints, place: dict[int, int], bars: tuple[Bar, ...]
-) -> tuple[Handover, ...]:
-    """Lines from the groups whose models a group started from: the last to end of those that made each."""
-    sessions, versions, ancestry = schedule.sessions, schedule.versions, schedule.ancestry
-    bar_of = [place[number] for number in group[kept].tolist()]
-    maker: dict[int, int] = {}  # bar by event
-    for event, bar in zip(ancestry.event_of_session[kept].tolist(), bar_of, strict=True):
-        if event and (event not in maker or bars[maker[event]].end < bars[bar].end):
-            maker[event] = bar
-    taken: dict[int, Counter[int]] = {}  # by child: parents, and by how many members
-    for reference, child in zip(sessions.reference[kept].tolist(), bar_of, strict=True):
-        if versions.kind[reference] == Kind.HANDOVER:
-            carried = int(versions.update[versions.update_at[reference]])
-            parent = place.get(int(group[carried]))
-        else:
-            parent = maker.get(int(ancestry.event_of_version[reference]))
-        if parent is not None and parent != child and bars[parent].end < bars[child].start:
-            taken.setdefault(child, Counter())[parent] += 1
-    return tuple(
-        Handover(bars[parent].end + 1, bars[parent].lane, bars[child].start, bars[child].lane, rank == 0)
-        for child, parents in sorted(taken.items())
-        for rank, (parent, _) in enumerate(parents.most_common())
-    )

@@ -18,6 +18,7 @@ from pipecycle.report.styles import CHAINS, styles_of
 from pipecycle.report.tables import Summary, best_of, rivals
 from pipecycle.results import Axis, evenly, gaps, mean_curve
 from pipecycle.runs.records import Group, Record
+from pipecycle.schedule.schedule import Schedule
 from pipecycle.world.streams import Floats
 
 Step = Callable[[], None]
@@ -39,7 +40,7 @@ def payload(
                 "mixing": mix(group.example),
                 "classes": None if classes is None else _short(classes, 1),
                 "clients": per_client(group.example, held),
-                "coverage": coverage(group.example),
+                "coverage": coverage(group.example.schedule),
                 "lag": lag(group.planned),
                 "participation": participation(group.example),
             }
@@ -175,9 +176,8 @@ def gantt(record: Record) -> dict[str, Any]:
     }
 
 
-def coverage(record: Record, most: int = 60) -> dict[str, Any]:
-    """Clients whose updates are in the served model, after some of the publications, evenly picked."""
-    schedule = record.schedule
+def coverage(schedule: Schedule, most: int = 60) -> dict[str, list[int]]:
+    """Clients whose updates are in the served model, after some of the publications."""
     published = schedule.publications
     if not len(published.slot):
         return {"x": [0, schedule.slots], "y": [0, 0]}
@@ -188,7 +188,7 @@ def coverage(record: Record, most: int = 60) -> dict[str, Any]:
             [np.geomspace(1, count, min(most, count)).astype(int) - 1, np.linspace(0, count - 1, min(12, count))]
         ).astype(int)
     )
-    met = [schedule.ancestry.coverage(int(version)) for version in published.version[picks]]
+    met = schedule.ancestry.met(published.version[picks]).sum(axis=1).tolist()
     return {"x": [0, *(published.slot[picks] + 1).tolist(), schedule.slots], "y": [0, *met, met[-1]]}
 
 

@@ -25,7 +25,7 @@ def picture(schedule: Schedule, width: int = 100) -> Text:
     columns = max(20, width - 12)
     if schedule.meta["grouping"] == "launch" and len(schedule.sessions):
         text.append_text(_lanes(schedule, columns))
-    lines = {"training": _training(schedule), "stored": schedule.energy.stored}
+    lines = {"training": schedule.training(), "stored": schedule.energy.stored}
     lost = schedule.energy.lost
     if lost is not None and lost[-1]:
         lines["lost"] = np.diff(lost, prepend=0)
@@ -59,13 +59,6 @@ def _row(bars: Iterable[Bar], begin: int, per_column: int, columns: int) -> Text
         for column in range(left, min(right, columns - 1) + 1):
             cells[column] = (bar.letter[-1] if column == left else "─", style)
     return Text.assemble(*cells)
-
-
-def _training(schedule: Schedule) -> Ints:
-    sessions, slots = schedule.sessions, schedule.slots
-    end = np.where(sessions.end < 0, slots - 1, sessions.end)
-    change = np.bincount(sessions.start, minlength=slots + 1) - np.bincount(end + 1, minlength=slots + 1)
-    return np.cumsum(change)[:slots]
 
 
 def _spark(values: Ints, columns: int) -> str:

@@ -255,13 +255,24 @@ class Schedule(Shown):
         if grouping is None:
             return None
         sessions = self.sessions
-        end = np.where(sessions.end < 0, self.slots - 1, sessions.end)
         if grouping == "launch":
             group, kept = self.launch_of_session, np.arange(len(sessions))
         else:
             group = self.ancestry.event_of_session
             kept = np.flatnonzero(group > 0)
-        return busy_groups(group[kept], sessions.start[kept], end[kept], self.slots)
+        return busy_groups(group[kept], sessions.start[kept], self.last_slots[kept], self.slots)
+
+    def training(self) -> Ints:
+        """Clients in training in every slot."""
+        change = np.bincount(self.sessions.start, minlength=self.slots + 1)
+        change -= np.bincount(self.last_slots + 1, minlength=self.slots + 1)
+        return np.cumsum(change)[: self.slots]
+
+    @property
+    def last_slots(self) -> Ints:
+        """The last slot of each session; of those in flight, the last of the record."""
+        end: Ints = np.where(self.sessions.end < 0, self.slots - 1, self.sessions.end).astype(np.int64)
+        return end
 
     @property
     def launch_of_session(self) -> Ints:

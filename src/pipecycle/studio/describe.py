@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import textwrap
 import types
 import typing
 from typing import Any
@@ -13,6 +11,7 @@ import attrs
 
 from pipecycle.checks import Check
 from pipecycle.policies.registry import defaults, parameters, policy_class
+from pipecycle.policies.settings import docstrings
 from pipecycle.runs.config import SECTIONS
 from pipecycle.studio.settings import FILELESS, MOST_CLIENTS, MOST_SLOTS, TRAINING, WORLD, Offer
 
@@ -59,37 +58,20 @@ def policy(name: str) -> dict[str, Any]:
     return {"about": inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0], "settings": settings}
 
 
-def docstrings(kind: type[Any]) -> dict[str, str]:
-    """The text under each field of a class and of those it builds on."""
-    found: dict[str, str] = {}
-    for one in reversed(kind.__mro__):
-        try:
-            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
-        except (OSError, TypeError, SyntaxError, ValueError):  # built in, or typed into a console
-            continue
-        assert isinstance(tree, ast.ClassDef)
-        for line, after in zip(tree.body, tree.body[1:], strict=False):
-            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and isinstance(after, ast.Expr):
-                text = after.value.value if isinstance(after.value, ast.Constant) else None
-                if isinstance(text, str):
-                    found[line.target.id] = " ".join(text.split())
-    return found
-
-
 def _rules(kind: type[Any]) -> dict[str, Check]:
     if not attrs.has(kind):
         return {}
-    return {one.name: one.validator for one in attrs.fields(kind) if isinstance(one.validator, Check)}
+    return {field.name: field.validator for field in attrs.fields(kind) if isinstance(field.validator, Check)}
 
 
 def _section_field(key: str) -> dict[str, Any]:
     section, _, name = key.partition(".")
     kind = SECTIONS[section]
-    one = getattr(attrs.fields(kind), name)
+    field = getattr(attrs.fields(kind), name)
     hint = typing.get_type_hints(kind)[name]
     label, low, high, powers = SPANS[key]
-    rule = one.validator if isinstance(one.validator, Check) else None
-    control = _control(key, label, str(one.metadata.get("note", "")), hint, one.default, rule)
+    rule = field.validator if isinstance(field.validator, Check) else None
+    control = _control(key, label, str(field.metadata.get("note", "")), hint, field.default, rule)
     most = MOST.get(key, control["most"])
     return control | {"low": low, "high": high, "powers": powers, "most": most}
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from pipecycle.errors import InputError
+from pipecycle.results import evenly
 from pipecycle.runs.config import Config
 from pipecycle.runs.planning import planning
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.summary import sentences, summarise, warnings
 from pipecycle.studio.packing import pack
-from pipecycle.studio.picture import Columns, moments, picture
+from pipecycle.studio.picture import Columns, picture
 from pipecycle.studio.settings import command
 from pipecycle.world.energy import UNIT
 from pipecycle.world.streams import Ints
@@ -65,7 +66,7 @@ def planned(config: Config, watch: Watch = lambda over: None) -> tuple[Schedule,
     """The schedule, and the battery levels in quanta at the end of some slots, a row for each."""
     run = planning(config)
     clients = config.world.clients
-    due = moments(config.world.slots, max(50, min(500, MOST_LEVELS // clients)))
+    due = evenly(config.world.slots, max(50, min(500, MOST_LEVELS // clients)))
     levels = np.empty((len(due), clients), np.int64)
     row = 0
     following = int(due[0])

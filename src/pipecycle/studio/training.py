@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import signal
 import threading
@@ -20,6 +18,7 @@ from attrs import define, field
 
 from pipecycle.errors import InputError, sentence
 from pipecycle.runs.config import Config
+from pipecycle.runs.records import read_metrics
 from pipecycle.runs.run import RunFolder, train_folders
 from pipecycle.stopping import Interrupted, Stop, die_with_parent
 
@@ -156,12 +155,7 @@ def _train(pipe: Connection, jobs: list[tuple[str, Config]]) -> None:
             for job in engine.jobs
             for path in [path for path, _ in jobs if Path(path).name == job.name]
         }
-        pipe.send(
-            (
-                "progress",
-                (sum(job.steps_done for job in engine.jobs), sum(job.steps_total for job in engine.jobs), points),
-            )
-        )
+        pipe.send(("progress", (engine.steps_done, engine.steps_total, points)))
 
     try:
         import torch
@@ -176,9 +170,11 @@ def _train(pipe: Connection, jobs: list[tuple[str, Config]]) -> None:
 
 
 def _on_disk(jobs: list[tuple[str, Config]]) -> dict[str, list[Point]]:
-    found = {}
+    points = {}
     for path, _ in jobs:
-        with suppress(OSError, ValueError, KeyError):
-            rows = csv.DictReader(io.StringIO((Path(path) / "metrics.csv").read_text()))
-            found[path] = [(int(row["slot"]), float(row["energy"]), float(row["accuracy"])) for row in rows]
-    return found
+        with suppress(InputError):
+            shown = read_metrics(Path(path) / "metrics.csv")
+            if shown is not None:
+                columns = (shown.slot.astype(int), shown.energy, shown.accuracy)
+                points[path] = list(zip(*(column.tolist() for column in columns), strict=True))
+    return points
