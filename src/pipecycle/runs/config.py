@@ -186,6 +186,11 @@ class Config:
             lines += ["", "[contents]", *(f"{toml(key)} = {toml(self.contents[key])}" for key in sorted(self.contents))]
         return "\n".join(lines) + "\n"
 
+    def fields(self) -> dict[str, Any]:
+        """All fields by their whole names, `world.slots` and so on."""
+        values = {section: attrs.asdict(getattr(self, section)) for section in SECTIONS}
+        return {f"{section}.{key}": value for section, fields in values.items() for key, value in fields.items()}
+
     def stated(self) -> dict[str, Any]:
         """The policy's settings that differ from its defaults."""
         usual = defaults(policy_class(self.policy))

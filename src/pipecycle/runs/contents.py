@@ -20,7 +20,7 @@ import attrs
 
 from pipecycle.errors import is_library
 from pipecycle.files import using
-from pipecycle.runs.config import SECTIONS, Config
+from pipecycle.runs.config import Config
 from pipecycle.world import specs
 
 DATA = (".npz", ".json", ".csv")
@@ -42,8 +42,11 @@ def sealed(config: Config) -> Config:
 
 def files(config: Config) -> list[str]:
     """The data files that a configuration names."""
-    values = [value for section in SECTIONS for value in attrs.asdict(getattr(config, section)).values()]
-    named = [value for value in values if isinstance(value, str) and value.endswith(DATA) and ":" not in value]
+    named = [
+        value
+        for value in config.fields().values()
+        if isinstance(value, str) and value.endswith(DATA) and ":" not in value
+    ]
     return [*named, *specs.files(config.world.harvest)]
 
 

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import numpy as np
 from attrs import frozen
 
@@ -19,11 +18,10 @@ from pipecycle.policies import REGISTRY
 from pipecycle.policies.registry import recorded
 from pipecycle.results.metrics import CLASS, COLUMNS, Metrics
 from pipecycle.runs import folders
-from pipecycle.runs.config import SECTIONS, Config, read_recorded
+from pipecycle.runs.config import Config, read_recorded
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.summary import summarise
 from pipecycle.world.devices_file import parted
-from pipecycle.world.energy import units
 
 if TYPE_CHECKING:
     import pandas
@@ -112,9 +110,7 @@ class Record:
             }
             facts |= {} if self.history is None else self.history.facts
         else:
-            for section in SECTIONS:
-                values = attrs.asdict(getattr(self.config, section))
-                facts |= {f"{section}.{key}": value for key, value in values.items()}
+            facts |= self.config.fields()
             facts |= {f"contents.{name}": digest for name, digest in self.config.contents.items()}
         facts.pop("world.trial", None)
         return facts
@@ -173,7 +169,7 @@ class Group:
         if budget is None:
             return []
         ended = [record.schedule for record in self.trained]
-        return [units(int(plan.energy.spent[-1])) for plan in ended if plan.budget_slot(budget) is None]
+        return [plan.end[1] for plan in ended if plan.budget_slot(budget) is None]
 
     @property
     def planned(self) -> tuple[Record, ...]:
@@ -224,7 +220,7 @@ def read(path: Path) -> Record:
     config = read_recorded(path / "config.toml")
     result = folders.result(path)
     ended = None if result is None else str(result["ended"])
-    end = (schedule.slots, units(int(schedule.energy.spent[-1]))) if ended in ("early", "diverged") else None
+    end = schedule.end if ended in ("early", "diverged") else None
     metrics = read_metrics(path / "metrics.csv", diverged=ended == "diverged", end=end)
     return Record(path, schedule, config, metrics, ended)
 

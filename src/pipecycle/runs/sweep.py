@@ -18,7 +18,7 @@ from pipecycle.files import read_toml
 from pipecycle.policies import REGISTRY
 from pipecycle.policies.registry import build, nearest, parameters, policy_class, settings, stated
 from pipecycle.policies.spec import Spec
-from pipecycle.runs.config import SECTIONS, Config, TrainSection, sections, whole_name
+from pipecycle.runs.config import Config, TrainSection, sections, whole_name
 from pipecycle.runs.planning import planning
 from pipecycle.runs.run import RunFolder
 
@@ -284,6 +284,4 @@ def flat(config: Config) -> dict[str, Any]:
         # What may be a number or a word is text: a column of a file has one type.
         mixed = {float, str} <= set(typing.get_args(kinds[key]))
         out[f"policy.{key}"] = str(said[key]) if mixed and key in said else said.get(key)
-    for section in SECTIONS:
-        out |= {f"{section}.{key}": value for key, value in attrs.asdict(getattr(config, section)).items()}
-    return out
+    return out | config.fields()

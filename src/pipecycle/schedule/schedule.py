@@ -218,6 +218,11 @@ class Schedule(Shown):
     def slots(self) -> int:
         return len(self.energy.harvested)
 
+    @property
+    def end(self) -> tuple[int, float]:
+        """Slots elapsed and units spent, in all."""
+        return self.slots, units(int(self.energy.spent[-1])) if self.slots else 0.0
+
     @cached_property
     def ancestry(self) -> Ancestry:
         """Events, chains, lag, coverage: everything about who descends from whom."""
@@ -338,7 +343,7 @@ class Schedule(Shown):
         return (
             f"Schedule({self.policy}, {self.clients} clients, {self.slots:,} slots, trial {self.trial}: "
             f"{len(self.sessions):,} sessions, {self.ancestry.events:,} aggregations, "
-            f"{units(int(self.energy.spent[-1]) if self.slots else 0):,.0f} units)"
+            f"{self.end[1]:,.0f} units)"
         )
 
     # Files.

@@ -14,7 +14,7 @@ from attrs import field, frozen
 from pipecycle.errors import InputError, shown
 from pipecycle.policies import REGISTRY
 from pipecycle.policies.registry import nearest
-from pipecycle.runs.config import SECTIONS, Config, read_recorded
+from pipecycle.runs.config import Config, read_recorded
 
 MOST_CLIENTS = 20_000
 MOST_SLOTS = 50_000
@@ -26,6 +26,8 @@ LONGEST_VALUE = 300
 WORLD = ("clients", "session", "slots", "harvest", "trial", "capacity", "initial", "budget")
 """Settings of the world that a page shows, by the names they have in a link."""
 TRAINING = ("data.alpha", "train.lr", "look.every")
+SHOWN = sorted((*(f"world.{name}" for name in WORLD), *TRAINING))
+"""The fields that controls of the page set."""
 VIEW = ("from", "to", "client", "rows")
 FILELESS = ("bernoulli", "markov", "clearsky", "always")
 """Words of harvests that open no file; a link must not make this machine read one."""
@@ -64,10 +66,9 @@ def config_of(values: Any, offer: Offer) -> Config:
     if policy not in offer.names:
         own = ", or start the studio with --policy module:Class"
         raise InputError(f"policy {shown(policy)!r}: {nearest(shown(policy), dict.fromkeys(offer.names))}{own}")
-    known = {f"world.{name}" for name in WORLD} | set(TRAINING)
     for key in options:
-        if key not in known and not key.startswith("policy."):
-            raise InputError(f"{shown(key)}: {nearest(key, dict.fromkeys(sorted(known)))}")
+        if key not in SHOWN and not key.startswith("policy."):
+            raise InputError(f"{shown(key)}: {nearest(key, SHOWN)}")
     config = Config(policy).changed({**offer.kept, **options})
     world = config.world
     if world.harvest.partition(":")[0] not in FILELESS and world.harvest not in offer.harvests:
@@ -121,11 +122,9 @@ def view_of(link: str) -> dict[str, Any]:
 def link_of(configs: list[Config], view: Mapping[str, Any] | None = None) -> str:
     """What follows the # of an address that restores these: whatever differs from the defaults."""
     pairs: dict[str, Any] = {}
-    for section, name, value in _differences(configs[0]):
-        if section == "world" and name in WORLD:
-            pairs[name] = value
-        elif f"{section}.{name}" in TRAINING:
-            pairs[f"{section}.{name}"] = value
+    for key, value in _differences(configs[0]).items():
+        if key in SHOWN:
+            pairs[key.removeprefix("world.")] = value
     for side, config in zip("ab", configs, strict=False):
         pairs[side] = config.policy
         pairs |= {f"{side}.{key}": value for key, value in sorted(config.stated().items())}
@@ -136,17 +135,16 @@ def link_of(configs: list[Config], view: Mapping[str, Any] | None = None) -> str
 def of_run(path: Path, offer: Offer) -> tuple[Config, Offer]:
     """The settings of a run's folder or of a configuration file; no code is imported for them."""
     file = path / "config.toml" if path.is_dir() else path
-    found = read_recorded(file)
-    if found.policy not in offer.names:
-        raise InputError(f"{path}: was planned by {shown(found.policy)}; add --policy {shown(found.policy)}")
-    shown_here = {f"world.{name}" for name in WORLD} | set(TRAINING)
-    sections = ("world", "data", "train", "look") if found.data.name == DATA else ("world",)
-    facts = {f"{section}.{name}": value for section, name, value in _differences(found) if section in sections}
-    kept = {key: value for key, value in facts.items() if key not in shown_here}
-    harvest = found.world.harvest
+    recorded = read_recorded(file)
+    if recorded.policy not in offer.names:
+        raise InputError(f"{path}: was planned by {shown(recorded.policy)}; add --policy {shown(recorded.policy)}")
+    every = recorded.data.name == DATA
+    facts = {key: value for key, value in _differences(recorded).items() if every or key.startswith("world.")}
+    kept = {key: value for key, value in facts.items() if key not in SHOWN}
+    harvest = recorded.world.harvest
     offer = attrs.evolve(offer, kept=kept | offer.kept, harvests=tuple(dict.fromkeys([*offer.harvests, harvest])))
-    settings = {f"policy.{key}": value for key, value in found.settings.items()}
-    values = {"policy": found.policy, **settings, **{key: facts[key] for key in facts if key in shown_here}}
+    settings = {f"policy.{key}": value for key, value in recorded.settings.items()}
+    values = {"policy": recorded.policy, **settings, **{key: facts[key] for key in facts if key in SHOWN}}
     return config_of(values, offer), offer
 
 
@@ -174,9 +172,9 @@ def command(config: Config, verb: str = "plan") -> str:
     flags = RUN_FLAGS if verb == "run" else FLAGS
     facts = {f"policy.{key}": value for key, value in sorted(config.stated().items())}
     facts |= {
-        f"{section}.{name}": value
-        for section, name, value in _differences(config)
-        if verb == "run" or section == "world" or f"{section}.{name}" in PLANNED
+        key: value
+        for key, value in _differences(config).items()
+        if verb == "run" or key.startswith("world.") or key in PLANNED
     }
     words = ["pipecycle", verb, config.policy]
     for key in [*flags, *(key for key in facts if key not in flags)]:
@@ -193,15 +191,10 @@ def command(config: Config, verb: str = "plan") -> str:
     return shlex.join(words)
 
 
-def _differences(config: Config) -> list[tuple[str, str, Any]]:
-    """Section, name and value of every field that is not as it would be without being given."""
-    usual = Config()
-    return [
-        (section, name.name, value)
-        for section, kind in SECTIONS.items()
-        for name in attrs.fields(kind)
-        if (value := getattr(getattr(config, section), name.name)) != getattr(getattr(usual, section), name.name)
-    ]
+def _differences(config: Config) -> dict[str, Any]:
+    """Every field that is not as it would be without being given."""
+    usual = Config().fields()
+    return {key: value for key, value in config.fields().items() if value != usual[key]}
 
 
 def _text(value: Any) -> str:

@@ -124,7 +124,7 @@ def planned(schedule: Schedule, config: Config) -> Planned:
         coverage=min(chain.coverage for chain in ancestry.chains),
         participants=int((schedule.participation() > 0).sum()),
         share=len(np.unique(ancestry.sessions(served))) / finished if finished else 0.0,
-        spent=units(int(schedule.energy.spent[-1])),
+        spent=schedule.end[1],
         rule=rates.chain_coverage(system.clients, system.G, system.B) if saturated and usual else None,
     )
 

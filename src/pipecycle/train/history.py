@@ -17,7 +17,7 @@ from pipecycle.results.metrics import COLUMNS, Metrics
 from pipecycle.schedule.averages import served
 from pipecycle.schedule.schedule import Schedule, Status
 from pipecycle.showing import Shown
-from pipecycle.world.energy import UNIT, units
+from pipecycle.world.energy import UNIT
 from pipecycle.world.streams import Ints
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class History(Shown):
         columns = {name: np.array([getattr(row, name) for row in self.rows], np.float64) for name in names}
         end, plan = None, self.schedule
         if plan is not None and self.ended in ("early", "diverged"):
-            end = (plan.slots, units(int(plan.energy.spent[-1])))
+            end = plan.end
         return Metrics.of(columns, diverged=self.ended == "diverged", end=end)
 
     @property

@@ -7,9 +7,9 @@ from typing import Any
 from attrs import frozen
 
 from pipecycle import checks
-from pipecycle.checks import at_least
+from pipecycle.checks import at_least, setting
 from pipecycle.deploy.node.battery import SOURCES, check_source
-from pipecycle.deploy.wire.settings import FlatSettings, absolute, setting
+from pipecycle.deploy.wire.settings import FlatSettings, absolute
 from pipecycle.world.specs import parse_harvest
 
 

@@ -17,7 +17,7 @@ import attrs
 from attrs import field, frozen
 
 from pipecycle import checks
-from pipecycle.checks import at_least, flag, one_of
+from pipecycle.checks import at_least, flag, one_of, setting
 from pipecycle.errors import InputError, shown
 from pipecycle.policies.registry import convert, nearest
 from pipecycle.runs.config import SECTIONS, Config, sections
@@ -43,11 +43,6 @@ def ours(values: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
     if strict or not prefixed:
         return {**plain, **prefixed}
     return {**{key: value for key, value in plain.items() if key == "partition-id"}, **prefixed}
-
-
-def setting(default: Scalar, note: str, validator: Any = None) -> Any:
-    """A setting of live runs or nodes alone."""
-    return field(default=default, validator=validator, metadata={"note": note})
 
 
 def _shared(place: str, default: Scalar | None = None, note: str = "") -> Any:
