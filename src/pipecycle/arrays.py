@@ -33,17 +33,17 @@ def read_arrays(path: Path) -> dict[str, Array]:
 
 
 def _members(file: IO[bytes]) -> dict[str, Array]:
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
             name = info.filename.removesuffix(".npy")
-            if name in found:
+            if name in arrays:
                 raise InputError(f"holds {name!r} twice")
             if info.file_size > MOST_DEFLATED * (info.compress_size + 1):
                 raise InputError(f"{name!r} claims {info.file_size:,} bytes out of {info.compress_size:,}")
             with archive.open(info) as stream:
-                found[name] = read_array(stream, name, info.file_size)
-    return found
+                arrays[name] = read_array(stream, name, info.file_size)
+    return arrays
 
 
 def read_array(stream: IO[bytes], name: str, size: int) -> Array:

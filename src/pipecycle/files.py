@@ -143,10 +143,14 @@ def unsealed(data: bytes | str) -> dict[str, Any]:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file, or one sentence."""
+    with using(path, "read"):
+        return parsed_toml(path.read_bytes(), path)
+
+
+def parsed_toml(data: bytes | str, path: Path) -> dict[str, Any]:
+    """The same for what was read from a file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({reason(error)})") from None
+        return tomllib.loads(data if isinstance(data, str) else data.decode())
     except RecursionError:
         raise InputError(f"{path}: is not TOML that can be read (too deeply nested)") from None
     except ValueError as error:  # of TOML, of its encoding, or a number of thousands of digits

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipecycle.train.network import LINE, Bend, Join, Layer, Norm, Pool, Product, Window, padded
+from pipecycle.train.network import LINE, Bend, Join, Layer, Norm, Pooling, Product, Window, padded
 from pipecycle.train.network_stack import NetworkStack
 
 aten = torch.ops.aten
@@ -78,7 +78,7 @@ class PlainLayers:
     def forward(self, index: int, layer: Layer) -> None:
         if isinstance(layer, Product):
             self.keep(layer.y, self._product(layer))
-        elif isinstance(layer, Pool):
+        elif isinstance(layer, Pooling):
             self.keep(layer.y, self._pool(index, layer))
         elif isinstance(layer, Norm):
             self.keep(layer.y, self._norm(index, layer))
@@ -91,7 +91,7 @@ class PlainLayers:
         g = self.slope(layer.y)
         if isinstance(layer, Product):
             self._product_back(index, layer, g)
-        elif isinstance(layer, Pool):
+        elif isinstance(layer, Pooling):
             self._pool_back(index, layer, g)
         elif isinstance(layer, Norm):
             self._norm_back(index, layer, g)
@@ -171,7 +171,7 @@ class PlainLayers:
         if layer.bias is not None:
             self.descend(layer.bias, rows.sum(1))
 
-    def _pool(self, index: int, layer: Pool) -> Tensor:
+    def _pool(self, index: int, layer: Pooling) -> Tensor:
         value, taps = self.stack.net.values[layer.x], prod(layer.window.kernel)
         shape = value.height, value.width, value.channels
         columns = self._columns(self.value(layer.x), shape, layer.window).unflatten(3, (taps, -1))
@@ -184,7 +184,7 @@ class PlainLayers:
         self.stack.extra[index][: self.live] = which.to(torch.int8).flatten(2)
         return y
 
-    def _pool_back(self, index: int, layer: Pool, g: Tensor) -> None:
+    def _pool_back(self, index: int, layer: Pooling, g: Tensor) -> None:
         value, taps = self.stack.net.values[layer.x], prod(layer.window.kernel)
         shape = value.height, value.width, value.channels
         g = g.unflatten(2, (-1, 1, value.channels))
@@ -195,7 +195,7 @@ class PlainLayers:
             columns = (g / self._seen(layer)[:, None, None]).expand(-1, -1, -1, taps, -1)
         self.give(index, layer.x, self._scatter(columns.flatten(3), shape, layer.window))
 
-    def _seen(self, layer: Pool) -> Tensor:
+    def _seen(self, layer: Pooling) -> Tensor:
         """How many values each mean is of."""
         value, taps = self.stack.net.values[layer.x], prod(layer.window.kernel)
         shape = value.height, value.width, 1

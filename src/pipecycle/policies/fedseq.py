@@ -93,7 +93,7 @@ class Shared:
 
     def decide(self, slot: int) -> None:
         if self.waiting:
-            self.waiting = [one for one in self.waiting if not self.report(one)]
+            self.waiting = [group for group in self.waiting if not self.report(group)]
         if slot - self.formed < self.every or len(self.active) >= self.groups:
             return
         members = self.queue.pick(slot, self.need)

@@ -37,15 +37,15 @@ def policy_class(name: str) -> type[Policy]:
         raise InputError(f"policy {name!r}: {ELSEWHERE[name][0].lower()}{ELSEWHERE[name][1:].rstrip('.')}")
     if ":" not in name:
         raise InputError(f"policy {shown(name)!r}: {nearest(name, REGISTRY, 'your own as module:Class')}")
-    found = named(name, "policy")
-    missing = [part for part in ("name", "grouping", "setup", "decide", "collect") if not hasattr(found, part)]
-    if not isinstance(found, type) or missing:
+    kind: Any = named(name, "policy")
+    missing = [part for part in ("name", "grouping", "setup", "decide", "collect") if not hasattr(kind, part)]
+    if not isinstance(kind, type) or missing:
         raise InputError(f"policy {name!r}: needs to be a class with {', '.join(missing) or 'a policy inside'}")
-    kind: type[Policy] = found
-    text.of(f"the name of policy {name!r}", kind.name)
-    if kind.grouping not in ("launch", "aggregation", None):
-        raise InputError(f"policy {name!r}: grouping = {shown(kind.grouping)}, needs launch, aggregation or None")
-    return kind
+    policy: type[Policy] = kind
+    text.of(f"the name of policy {name!r}", policy.name)
+    if policy.grouping not in ("launch", "aggregation", None):
+        raise InputError(f"policy {name!r}: grouping = {shown(policy.grouping)}, needs launch, aggregation or None")
+    return policy
 
 
 def check_model(name: str) -> None:
@@ -68,12 +68,12 @@ def named(name: str, what: str) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever a user's module does when it is imported
         why = str(error) if isinstance(error, ImportError) else sentence(error)
         raise InputError(f"{what} {shown(name)!r}: module {shown(module)!r} cannot be imported ({why})") from error
     try:
-        return getattr(found, attribute)
+        return getattr(imported, attribute)
     except AttributeError:
         raise InputError(f"{what} {shown(name)!r}: module {shown(module)!r} has no {shown(attribute)!r}") from None
 
@@ -91,16 +91,16 @@ def build(name: str, options: Mapping[str, Any] | None = None, /, **settings: An
     spec = Spec.of(name)
     if spec.fields:
         raise InputError(f"policy {shown(name)!r}: {next(iter(spec.fields))} is about a run, not about the policy")
-    found = policy_class(spec.policy)
+    kind = policy_class(spec.policy)
     given: dict[str, Any] = {}
     for some in (spec.settings, options or {}, settings):
-        given |= typed(found, spec.policy, some)
-    return found(**given)
+        given |= typed(kind, spec.policy, some)
+    return kind(**given)
 
 
-def typed(found: type[Policy], name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def typed(kind: type[Policy], name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as the types that a policy declares; one that it does not have is refused by name."""
-    allowed = parameters(found)
+    allowed = parameters(kind)
     if not isinstance(options, Mapping):
         raise InputError(f"settings of {name} = {shown(options)}: needs a table of settings by name")
     for key in options:
@@ -111,36 +111,36 @@ def typed(found: type[Policy], name: str, options: Mapping[str, Any]) -> dict[st
 
 
 @cache
-def parameters(found: type[Policy]) -> Mapping[str, Any]:
+def parameters(kind: type[Policy]) -> Mapping[str, Any]:
     """The settings of a policy and their declared types."""
     try:
-        hints = typing.get_type_hints(found.__init__)
+        hints = typing.get_type_hints(kind.__init__)
     except (NameError, TypeError, AttributeError):  # a user's, which mean something to a type checker alone
         hints = {}
-    names = [name for name in inspect.signature(found).parameters if name != "self"]
+    names = [name for name in inspect.signature(kind).parameters if name != "self"]
     return MappingProxyType({name: hints.get(name, str) for name in names})
 
 
 @cache
-def defaults(found: type[Policy]) -> Mapping[str, Any]:
+def defaults(kind: type[Policy]) -> Mapping[str, Any]:
     """What the settings of a policy are when they are not given."""
-    given = inspect.signature(found).parameters
+    given = inspect.signature(kind).parameters
     return {
-        name: given[name].default for name in parameters(found) if given[name].default is not inspect.Parameter.empty
+        name: given[name].default for name in parameters(kind) if given[name].default is not inspect.Parameter.empty
     }
 
 
 def settings(policy: Policy) -> dict[str, Any]:
     """The settings of a policy object, as they were given or by default."""
-    found = {name: getattr(policy, name) for name in parameters(type(policy)) if hasattr(policy, name)}
-    for name, value in found.items():
+    values = {name: getattr(policy, name) for name in parameters(type(policy)) if hasattr(policy, name)}
+    for name, value in values.items():
         if isinstance(value, np.generic):
-            found[name] = value.item()
+            values[name] = value.item()
         elif not isinstance(value, bool | int | float | str | None):
             raise InputError(
                 f"setting {name!r} of {policy.name} is a {type(value).__name__}: needs a number, text, true or false"
             )
-    return found
+    return values
 
 
 def stated(policy: Policy) -> dict[str, Any]:
@@ -150,9 +150,9 @@ def stated(policy: Policy) -> dict[str, Any]:
     return {key: value for key, value in settings(policy).items() if key not in later or value != usual[key]}
 
 
-def revision(found: type[Policy]) -> int:
+def revision(kind: type[Policy]) -> int:
     """Which algorithm a policy's name stands for, counted from 1; a policy that has changed says so."""
-    return int(getattr(found, "revision", 1))
+    return int(getattr(kind, "revision", 1))
 
 
 def recorded(meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,12 +160,12 @@ def recorded(meta: Mapping[str, Any]) -> dict[str, Any]:
     policy that has several."""
     from pipecycle.policies import REGISTRY
 
-    found = REGISTRY.get(meta["policy"])
-    if found is None:
+    kind = REGISTRY.get(meta["policy"])
+    if kind is None:
         return dict(meta["settings"])
-    usual = defaults(found)
-    values = {**{key: usual[key] for key in getattr(found, "later", ())}, **meta["settings"]}
-    return {"revision": meta.get("revision", 1), **values} if revision(found) > 1 else values
+    usual = defaults(kind)
+    values = {**{key: usual[key] for key in getattr(kind, "later", ())}, **meta["settings"]}
+    return {"revision": meta.get("revision", 1), **values} if revision(kind) > 1 else values
 
 
 def convert(key: str, value: Any, kind: Any) -> Any:
@@ -205,6 +205,6 @@ def nearest(name: str, known: Iterable[str], own: str = "") -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """About a name that resembles a known one; nothing if it resembles none."""
-    by_letters = {one.lower(): one for one in known}
+    by_letters = {word.lower(): word for word in known}
     close = difflib.get_close_matches(name[:100].lower(), by_letters, 1)
     return f"unknown, did you mean {by_letters[close[0]]!r}?" if close else ""

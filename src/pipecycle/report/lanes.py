@@ -46,7 +46,7 @@ class Handover:
 
 
 @frozen
-class Pipeline:
+class Lanes:
     """A stretch of a schedule, ready to be drawn."""
 
     by: str
@@ -73,9 +73,9 @@ def letter(chain: int) -> str:
     return name or "·"
 
 
-def pipeline(schedule: Schedule, most: int = 500, clients: int = 40, *, handovers: bool = True) -> Pipeline:
+def pipeline(schedule: Schedule, most: int = 500, clients: int = 40, *, handovers: bool = True) -> Lanes:
     """The first `most` groups, or (policies without groups) sessions of up to `clients` clients, evenly picked."""
-    by_client, groups = schedule.meta["grouping"] is None, Groups.of(schedule)
+    by_client, groups = schedule.meta["grouping"] is None, GroupTable.of(schedule)
     if by_client:
         picked = evenly(schedule.clients, clients)
         kept = np.flatnonzero(np.isin(schedule.sessions.client, picked))[:most]
@@ -105,7 +105,7 @@ def pipeline(schedule: Schedule, most: int = 500, clients: int = 40, *, handover
     seen = publications[(publications >= first) & (publications <= last)]
     view = min(last - first + 1, 6 * int(np.max(schedule.length)))
     shown = tuple(sorted(set(seen.tolist())))
-    return Pipeline("client" if by_client else "group", lanes, bars, lines, shown, first, last, view, whole)
+    return Lanes("client" if by_client else "group", lanes, bars, lines, shown, first, last, view, whole)
 
 
 STATES = ("used", "unused", "flying")
@@ -113,7 +113,7 @@ STATES = ("used", "unused", "flying")
 
 
 @frozen(eq=False)
-class Groups:
+class GroupTable:
     """All groups of a schedule as columns, in the order of their first sessions; without groups, every session is one.
 
     `order` are the sessions, a group's members next to each other; `at` says where those of each begin in it, and where
@@ -133,7 +133,7 @@ class Groups:
     """Of `STATES`."""
 
     @classmethod
-    def of(cls, schedule: Schedule) -> Groups:
+    def of(cls, schedule: Schedule) -> GroupTable:
         sessions, ancestry = schedule.sessions, schedule.ancestry
         group = group_numbers(schedule)
         order = np.argsort(group, kind="stable")
@@ -207,7 +207,7 @@ def group_numbers(schedule: Schedule) -> Ints:
     return rank[number]
 
 
-def _about(schedule: Schedule, groups: Groups, number: int) -> str:
+def _about(schedule: Schedule, groups: GroupTable, number: int) -> str:
     sessions, members, event = schedule.sessions, groups.members(number), int(groups.event[number])
     who = ", ".join(f"{client}" for client in np.sort(sessions.client[members])[:12].tolist())
     more = f" and {len(members) - 12} more" if len(members) > 12 else ""

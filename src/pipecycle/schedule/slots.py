@@ -9,7 +9,7 @@ from pipecycle.world.contract import Policy, World
 from pipecycle.world.streams import Ints
 
 
-class Devices(Protocol):
+class SlotEvents(Protocol):
     """What happens to the clients of a fleet, apart from what the policy asks them for."""
 
     def begin(self, slot: int) -> None:
@@ -20,7 +20,7 @@ class Devices(Protocol):
 
 
 def steps(
-    policy: Policy, world: World, devices: Devices, slots: Iterable[int], limit: int | None = None
+    policy: Policy, world: World, devices: SlotEvents, slots: Iterable[int], limit: int | None = None
 ) -> Iterator[int]:
     """Yields every slot once it is over; the last is the first at whose end `limit` quanta have been spent."""
     lineage, ledger, record = world.lineage, world.fleet.ledger, world.fleet.record

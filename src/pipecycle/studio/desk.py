@@ -37,7 +37,7 @@ class PlanningError(Exception):
     """An error in pipecycle itself."""
 
 
-class Worker:
+class Planner:
     """A process that makes one plan after the other."""
 
     def __init__(self) -> None:
@@ -87,11 +87,11 @@ class Worker:
 
 
 @define(eq=False)
-class Job:
+class Request:
     """A plan that somebody waits for."""
 
     number: int = 0
-    worker: Worker | None = None
+    planner: Planner | None = None
     dropped: bool = False
 
 
@@ -99,15 +99,15 @@ class Job:
 class Desk:
     """Plans by a few processes, the newest request of every page first, and the last messages."""
 
-    _idle: queue.LifoQueue[Worker] = field(factory=queue.LifoQueue)
+    _idle: queue.LifoQueue[Planner] = field(factory=queue.LifoQueue)
     _guard: threading.Lock = field(factory=threading.Lock)
-    _newest: OrderedDict[tuple[str, str], Job] = field(factory=OrderedDict)
+    _newest: OrderedDict[tuple[str, str], Request] = field(factory=OrderedDict)
     _kept: OrderedDict[str, bytes] = field(factory=OrderedDict)
     _waiting: int = 0
 
     def open(self) -> None:
         for _ in range(WORKERS):
-            self._idle.put(Worker())
+            self._idle.put(Planner())
 
     def close(self) -> None:
         with suppress(queue.Empty):
@@ -116,57 +116,57 @@ class Desk:
 
     def ask(self, page: str, side: str, number: int, config: Config) -> bytes:
         """The message about a configuration; `Superseded` as soon as a newer one is asked for."""
-        key, job = (page, side), Job(number)
+        key, request = (page, side), Request(number)
         with self._guard:
             before = self._newest.get(key)
             if before is not None and number < before.number:
                 raise Superseded
             if before is not None:
                 before.dropped = True
-                if before.worker is not None:
-                    before.worker.drop()
-            self._newest[key] = job
+                if before.planner is not None:
+                    before.planner.drop()
+            self._newest[key] = request
             self._newest.move_to_end(key)
             while len(self._newest) > 1000:
                 self._newest.popitem(last=False)
-        return self.message(config, job)
+        return self.message(config, request)
 
-    def message(self, config: Config, job: Job | None = None) -> bytes:
+    def message(self, config: Config, request: Request | None = None) -> bytes:
         identity = config.text()
         with self._guard:
-            found = self._kept.get(identity)
-            if found is None and self._waiting >= WAITING:
+            made = self._kept.get(identity)
+            if made is None and self._waiting >= WAITING:
                 raise InputError(f"more than {WAITING} plans are waited for at once; ask again later")
             self._waiting += 1
         try:
-            if found is None:
-                found = self._plan(config, job or Job())
+            if made is None:
+                made = self._plan(config, request or Request())
         finally:
             with self._guard:
                 self._waiting -= 1
         with self._guard:
-            self._kept[identity] = found
+            self._kept[identity] = made
             self._kept.move_to_end(identity)
             while sum(map(len, self._kept.values())) > MOST_KEPT and len(self._kept) > 1:
                 self._kept.popitem(last=False)
-        return found
+        return made
 
-    def _plan(self, config: Config, job: Job) -> bytes:
-        worker = None
-        while worker is None:
-            if job.dropped:
+    def _plan(self, config: Config, request: Request) -> bytes:
+        planner = None
+        while planner is None:
+            if request.dropped:
                 raise Superseded
             with suppress(queue.Empty):
-                worker = self._idle.get(timeout=LOOK)
+                planner = self._idle.get(timeout=LOOK)
         try:
             with self._guard:
-                job.worker = worker
-                worker.drop(job.dropped)
-            return worker.plan(config)
+                request.planner = planner
+                planner.drop(request.dropped)
+            return planner.plan(config)
         finally:
             with self._guard:
-                job.worker = None
-            self._idle.put(worker if worker.alive else Worker())
+                request.planner = None
+            self._idle.put(planner if planner.alive else Planner())
 
 
 def _work(pipe: Connection, dropped: Any, slot: Any) -> None:
@@ -181,10 +181,10 @@ def _work(pipe: Connection, dropped: Any, slot: Any) -> None:
 
     with suppress(EOFError):
         while True:
-            found = _answer(pipe.recv(), watch)
-            pipe.send(None if isinstance(found, bytes) else found)
-            if isinstance(found, bytes):
-                pipe.send_bytes(found)
+            answer = _answer(pipe.recv(), watch)
+            pipe.send(None if isinstance(answer, bytes) else answer)
+            if isinstance(answer, bytes):
+                pipe.send_bytes(answer)
 
 
 def _answer(config: Config, watch: Callable[[int], None]) -> bytes | Exception:

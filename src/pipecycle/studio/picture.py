@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipecycle.policies.steps import stability_limit
-from pipecycle.report.lanes import Groups, letter, stack
+from pipecycle.report.lanes import GroupTable, letter, stack
 from pipecycle.report.payload import coverage
 from pipecycle.results import evenly
 from pipecycle.schedule.schedule import Schedule, Status
@@ -62,7 +62,7 @@ def _chain_of_session(schedule: Schedule) -> Ints:
 
 def _sessions(schedule: Schedule) -> tuple[dict[str, Any], Columns]:
     """In the order of their groups, so that a group's members are neighbours."""
-    sessions, order = schedule.sessions, Groups.of(schedule).order
+    sessions, order = schedule.sessions, GroupTable.of(schedule).order
     state = np.where(sessions.end < 0, 2, np.where(sessions.status == Status.USED, 0, 1))  # as of groups
     columns = {
         "client": sessions.client, "start": sessions.start, "end": schedule.last_slots,
@@ -76,7 +76,7 @@ def _groups(schedule: Schedule) -> tuple[dict[str, Any], Columns]:
     """One row per group, its lane, and who started from whose model; nothing where a policy has no groups."""
     if schedule.meta["grouping"] is None or not len(schedule.sessions):
         return {"groups": 0, "lanes": 0}, {}
-    groups = Groups.of(schedule)
+    groups = GroupTable.of(schedule)
     at, reference = groups.at[:-1], schedule.sessions.reference[groups.order]
     lane = np.array(stack(groups.start, groups.end))
     parent, child, main = groups.handovers(schedule)

@@ -24,7 +24,7 @@ from pipecycle.studio.desk import Desk, PlanningError
 from pipecycle.studio.page import page
 from pipecycle.studio.planner import Superseded, message
 from pipecycle.studio.settings import Offer, config_of, link_of
-from pipecycle.studio.training import Training
+from pipecycle.studio.training import TrainingProcess
 
 HOST = "127.0.0.1"
 PORT = 8410
@@ -46,7 +46,7 @@ class Studio(ThreadingHTTPServer):
     def __init__(self, offer: Offer, link: str, folder: Folder, port: int | None = None) -> None:
         self.offer, self.link, self.folder = offer, link, folder
         self.token = secrets.token_urlsafe(24)
-        self.desk, self.training = Desk(), Training()
+        self.desk, self.training = Desk(), TrainingProcess()
         self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
         try:
             super().__init__((HOST, PORT if port is None else port), Handler)
@@ -273,7 +273,7 @@ def export(
     offer: Offer,
     configs: list[Config],
     desk: Desk | None = None,
-    training: Training | None = None,
+    training: TrainingProcess | None = None,
     view: Mapping[str, Any] | None = None,
 ) -> str:
     """The page with its plans inside, which opens from disk."""

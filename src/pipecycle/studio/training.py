@@ -34,7 +34,7 @@ Point = tuple[int, float, float]
 
 
 @define
-class Training:
+class TrainingProcess:
     """The last training that was asked for, as far as it has come."""
 
     _lock: threading.Lock = field(factory=threading.Lock)

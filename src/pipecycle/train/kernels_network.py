@@ -13,7 +13,7 @@ from attrs import frozen
 from torch import Tensor
 
 from pipecycle.train import kernels_layers, kernels_product
-from pipecycle.train.network import LINE, ROW, Bend, Join, Layer, Norm, Pool, Product, Window, padded
+from pipecycle.train.network import LINE, ROW, Bend, Join, Layer, Norm, Pooling, Product, Window, padded
 from pipecycle.train.stack import power
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class KernelLayers:
     def forward(self, index: int, layer: Layer) -> None:
         if isinstance(layer, Product):
             self._product(layer)
-        elif isinstance(layer, Pool):
+        elif isinstance(layer, Pooling):
             self._pool(index, layer)
         elif isinstance(layer, Norm):
             self._norm(index, layer)
@@ -127,7 +127,7 @@ class KernelLayers:
             return
         if isinstance(layer, Product):
             self._product_back(index, layer)
-        elif isinstance(layer, Pool):
+        elif isinstance(layer, Pooling):
             self._pool_back(index, layer)
         elif isinstance(layer, Norm):
             self._norm_back(index, layer)
@@ -196,13 +196,13 @@ class KernelLayers:
             N=channels, BN=wide, ROWS=fit(count, 8192 // wide), **self.update,
         )  # fmt: skip
 
-    def _pooled(self, layer: Pool) -> dict[str, Any]:
+    def _pooled(self, layer: Pooling) -> dict[str, Any]:
         x, y = self.net.values[layer.x], self.net.values[layer.y]
         return {"B": self.batch, "H": x.height, "W": x.width, "C": x.channels, "KH": layer.window.kernel[0],
                 "KW": layer.window.kernel[1], "LARGEST": layer.largest, "COUNTED": layer.counted,
                 "BLOCK": BLOCK} | _moves(layer.window, y.height, y.width)  # fmt: skip
 
-    def _pool(self, index: int, layer: Pool) -> None:
+    def _pool(self, index: int, layer: Pooling) -> None:
         stack, value = self.stack, self.net.values[layer.y]
         which = stack.extra.get(index, stack.values[layer.y])
         self._launch(
@@ -210,7 +210,7 @@ class KernelLayers:
             which, *self._held("live"), REAL=value.real, **self._pooled(layer), **self._bend(layer.y),
         )  # fmt: skip
 
-    def _pool_back(self, index: int, layer: Pool) -> None:
+    def _pool_back(self, index: int, layer: Pooling) -> None:
         stack, value = self.stack, self.net.values[layer.x]
         which = stack.extra.get(index, stack.values[layer.y])
         self._launch(

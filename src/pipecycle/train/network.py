@@ -107,7 +107,7 @@ class Product:
 
 
 @define(eq=False)
-class Pool:
+class Pooling:
     """The largest or the mean value of a window."""
 
     x: int
@@ -144,7 +144,7 @@ class Join:
     """An activation that needs what went in."""
 
 
-Layer = Product | Pool | Norm | Join
+Layer = Product | Pooling | Norm | Join
 
 
 @define(eq=False)
@@ -163,7 +163,7 @@ class Network:
         """A smaller value whose gradients have the same sum by channel as those of `y`: the one that max-pooling makes
         of it, if nothing else reads it."""
         readers = [layer for layer in self.layers if y in inputs(layer)]
-        if len(readers) == 1 and isinstance(readers[0], Pool) and readers[0].largest and self.values[y].bend == LINE:
+        if len(readers) == 1 and isinstance(readers[0], Pooling) and readers[0].largest and self.values[y].bend == LINE:
             return readers[0].y
         return y
 

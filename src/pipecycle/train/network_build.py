@@ -16,7 +16,7 @@ from pipecycle.train.network import (
     Norm,
     Pair,
     Places,
-    Pool,
+    Pooling,
     Product,
     Value,
     Window,
@@ -111,7 +111,7 @@ class Builder:
         if min(high, wide) < 1:
             raise Unknown("pooling that leaves nothing")
         y = self._value(high, wide, value.channels, value.where, value.real, trained=value.trained)
-        self.net.layers.append(Pool(x, y, window, largest, counted))
+        self.net.layers.append(Pooling(x, y, window, largest, counted))
         return y
 
     def pool_largest(self, x: int, window: Window, alone: bool) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pipecycle.train.network import Network, Norm, Pool
+from pipecycle.train.network import Network, Norm, Pooling
 from pipecycle.train.sessions import LocalSGD
 from pipecycle.train.stack import Kind, Room, Stack
 from pipecycle.train.views import Frame
@@ -75,7 +75,7 @@ class NetworkStack(Stack):
             self.slopes.append(self.make(self.dtype, sessions, batch, value.size) if wanted else None)
         for index, layer in enumerate(self.net.layers):
             value = self.net.values[layer.y]
-            if isinstance(layer, Pool) and layer.largest:
+            if isinstance(layer, Pooling) and layer.largest:
                 self.extra[index] = self.make(torch.int8, sessions, batch, value.size)
             elif isinstance(layer, Norm):  # of each sample: means, deviations, and its part in two gradients
                 self.extra[index] = self.make(self.images.dtype, sessions, 4, batch, value.channels)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,6 +14,7 @@ from attrs import frozen
 from pipecycle import checks
 from pipecycle.checks import MOST_CLIENTS, MOST_SLOTS, Check, at_least, number
 from pipecycle.errors import InputError, shown
+from pipecycle.files import parsed_toml, reason
 from pipecycle.world.devices import DIGITS, ENERGIES, Devices
 from pipecycle.world.harvest import Placed
 from pipecycle.world.links import MOST_TRIES, Windows
@@ -115,14 +115,11 @@ def read(path: Path) -> Devices:
     source = _source(path)
     if path.suffix.lower() == ".csv":
         return _assemble(source, {}, {}, _rows(source), path.parent)
-    try:
-        values = tomllib.loads(source.text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is not TOML ({shown(error.args[0] if error.args else error, 200)})") from None
+    values = parsed_toml(source.text, path)
     links, classes = values.pop("links", {}), values.pop("device", [])
     if not isinstance(links, dict):
         source.refuse("links: needs a table, [links]", source.line("links"))
-    if not isinstance(classes, list) or not all(isinstance(one, dict) for one in classes):
+    if not isinstance(classes, list) or not all(isinstance(given, dict) for given in classes):
         source.refuse("device: needs tables, [[device]]", source.line("device"))
     for key, value in values.items():
         source.known(key, [*TOP, "links", "device"], source.line(key))
@@ -131,8 +128,8 @@ def read(path: Path) -> Devices:
         source.known(key, list(LINKS), source.line(key, "links"))
         source.check(key, value, LINKS[key], source.line(key, "links"))
     rows = [
-        _row(source, one, [source.line(key, "device", place) for key in one], source.line("", "device", place))
-        for place, one in enumerate(classes)
+        _row(source, given, [source.line(key, "device", place) for key in given], source.line("", "device", place))
+        for place, given in enumerate(classes)
     ]
     if "devices" in values:
         if rows:
@@ -147,7 +144,7 @@ def examples() -> list[str]:
 
 
 @frozen
-class Row:
+class DeviceRow:
     """A class, or a device."""
 
     values: dict[str, Any]
@@ -169,7 +166,7 @@ def _source(path: Path) -> Source:
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: is not text in UTF-8 (at byte {error.start})") from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({shown(str(error))})") from None
+        raise InputError(f"{path}: cannot be read ({reason(error)})") from None
 
 
 def _beside(source: Source, key: str, values: dict[str, Any], table: str = "") -> Source:
@@ -180,12 +177,12 @@ def _beside(source: Source, key: str, values: dict[str, Any], table: str = "") -
     return _source(path)
 
 
-def _row(source: Source, values: dict[str, Any], lines: Sequence[int | None], place: int | None) -> Row:
+def _row(source: Source, values: dict[str, Any], lines: Sequence[int | None], place: int | None) -> DeviceRow:
     allowed = {**WORDS, **SIZES, **NUMBERS}
     for (key, value), line in zip(values.items(), lines, strict=True):
         source.known(key, list(allowed), line)
         source.check(key, value, allowed[key], line)
-    return Row(values, dict(zip(values, lines, strict=True)), source, place)
+    return DeviceRow(values, dict(zip(values, lines, strict=True)), source, place)
 
 
 def _cells(source: Source) -> list[tuple[int, list[str]]]:
@@ -197,7 +194,7 @@ def _cells(source: Source) -> list[tuple[int, list[str]]]:
         source.refuse(f"is not CSV ({error})", reader.line_num)
 
 
-def _rows(source: Source) -> list[Row]:
+def _rows(source: Source) -> list[DeviceRow]:
     """The rows of a CSV file: its first line names the columns, and an empty cell is not given."""
     lines = _cells(source)
     if len(lines) < 2:
@@ -210,13 +207,13 @@ def _rows(source: Source) -> list[Row]:
     twice = [key for place, key in enumerate(head) if key in head[:place]]
     if twice:
         source.refuse(f"{twice[0]}: is named twice", first)
-    found = []
+    rows = []
     for line, row in rest:
         if len(row) != len(head):
             source.refuse(f"has {len(row)} columns where the first line has {len(head)}", line)
         values = {key: _cell(key, cell.strip()) for key, cell in zip(head, row, strict=True) if cell.strip()}
-        found.append(_row(source, values, [line] * len(values), line))
-    return found
+        rows.append(_row(source, values, [line] * len(values), line))
+    return rows
 
 
 def _cell(key: str, cell: str) -> Any:
@@ -230,9 +227,11 @@ def _cell(key: str, cell: str) -> Any:
     return cell
 
 
-def _assemble(source: Source, top: dict[str, Any], links: dict[str, Any], rows: Sequence[Row], home: Path) -> Devices:
+def _assemble(
+    source: Source, top: dict[str, Any], links: dict[str, Any], rows: Sequence[DeviceRow], home: Path
+) -> Devices:
     counted = source.path.suffix.lower() == ".csv" or "devices" in top
-    rows = rows or [Row({"name": "all", "share": 1.0}, {}, source)]
+    rows = rows or [DeviceRow({"name": "all", "share": 1.0}, {}, source)]
     counts, shares = (np.ones(len(rows), np.int64), None) if counted else _sizes(source, rows)
     windows, last = None, ""
     if "windows" in links:
@@ -257,7 +256,7 @@ def _assemble(source: Source, top: dict[str, Any], links: dict[str, Any], rows: 
     )
 
 
-def _columns(rows: Sequence[Row], links: dict[str, Any], joules: float | None) -> dict[str, Floats]:
+def _columns(rows: Sequence[DeviceRow], links: dict[str, Any], joules: float | None) -> dict[str, Floats]:
     columns = {key: np.full(len(rows), np.nan) for key in NUMBERS}
     for key in ("loss", "loss_to_hub", "failure"):
         columns[key][:] = links.get(key, np.nan)
@@ -265,9 +264,9 @@ def _columns(rows: Sequence[Row], links: dict[str, Any], joules: float | None) -
         for key, value in row.values.items():
             if key in NUMBERS:
                 columns[key][place] = value
-        for one, other in (("contact_period", "contact_share"), ("contact_share", "contact_period")):
-            if one in row.values and other not in row.values:
-                row.source.refuse(f"{one}: needs {other} beside it", row.lines[one])
+        for key, other in (("contact_period", "contact_share"), ("contact_share", "contact_period")):
+            if key in row.values and other not in row.values:
+                row.source.refuse(f"{key}: needs {other} beside it", row.lines[key])
     if joules is not None:
         for key in ENERGIES:
             columns[key] /= joules
@@ -284,7 +283,7 @@ def _columns(rows: Sequence[Row], links: dict[str, Any], joules: float | None) -
     return columns
 
 
-def _sizes(source: Source, rows: Sequence[Row]) -> tuple[Ints | None, Floats | None]:
+def _sizes(source: Source, rows: Sequence[DeviceRow]) -> tuple[Ints | None, Floats | None]:
     """Counts, or shares that make a whole."""
     given = [set(row.values) & set(SIZES) for row in rows]
     if all(keys == {"count"} for keys in given):
@@ -303,7 +302,7 @@ def _sizes(source: Source, rows: Sequence[Row]) -> tuple[Ints | None, Floats | N
     return None, shares
 
 
-def _harvests(rows: Sequence[Row], home: Path) -> tuple[Placed | None, ...]:
+def _harvests(rows: Sequence[DeviceRow], home: Path) -> tuple[Placed | None, ...]:
     known: dict[str, Placed] = {}
     for row in rows:
         spec = row.values.get("harvest")
@@ -320,7 +319,7 @@ def _windows(source: Source, period: int | None) -> tuple[Windows, str]:
     lines = _cells(source)
     if not lines or [cell.strip() for cell in lines[0][1]] != ["client", "first", "last"]:
         source.refuse("client,first,last: needs to be the first line", 1)
-    found = np.empty((len(lines) - 1, 3), np.int64)
+    table = np.empty((len(lines) - 1, 3), np.int64)
     for place, (line, row) in enumerate(lines[1:]):
         try:
             client, first, last = (int(cell) for cell in row)
@@ -329,12 +328,12 @@ def _windows(source: Source, period: int | None) -> tuple[Windows, str]:
         if not 0 <= client < MOST_CLIENTS or not 0 <= first <= last < (period or MOST_SLOTS):
             least = "client and first of at least 0, last not before first"
             source.refuse(f"{client},{first},{last}: needs {least}, and below {period or MOST_SLOTS:,}", line)
-        found[place] = client, first, last
-    order = np.lexsort((found[:, 1], found[:, 0]))
-    client, first, last = found[order].T
+        table[place] = client, first, last
+    order = np.lexsort((table[:, 1], table[:, 0]))
+    client, first, last = table[order].T
     overlap = np.flatnonzero((client[1:] == client[:-1]) & (first[1:] <= last[:-1]))
     if len(overlap):
         line = lines[1 + int(order[overlap[0] + 1])][0]
         source.refuse(f"client {client[overlap[0]]}: this window begins before an earlier one ends", line)
-    highest = f"{source.path}, line {lines[1 + int(np.argmax(found[:, 0]))][0]}" if len(found) else ""
+    highest = f"{source.path}, line {lines[1 + int(np.argmax(table[:, 0]))][0]}" if len(table) else ""
     return Windows(client.copy(), first.copy(), last.copy(), period), highest

@@ -43,14 +43,14 @@ def check_harvest(spec: str) -> None:
 
 def files(spec: str) -> list[str]:
     """The files that a harvest is read from."""
-    found: list[str] = []
+    paths: list[str] = []
 
     def note(path: str) -> Trace:
-        found.append(path)
+        paths.append(path)
         return _unread(path)
 
     _parse(spec, note)
-    return found
+    return paths
 
 
 class _Unread(Trace):
