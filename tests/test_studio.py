@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from pipecycle import InputError, build, plan
 from pipecycle.commands import running
@@ -23,10 +24,9 @@ from pipecycle.runs.run import RunFolder, train_folders
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.studio import planner
 from pipecycle.studio.describe import describe
-from pipecycle.studio.packing import pack, unpack
 from pipecycle.studio.page import SCRIPTS, asset
 from pipecycle.studio.picture import picture
-from pipecycle.studio.planner import Superseded, message, planned
+from pipecycle.studio.planner import TYPES, Superseded, message, pack, planned
 from pipecycle.studio.settings import START, Offer, command, config_of, link_of, of_run, values_of
 from pipecycle.world.energy import UNIT
 from tests.commands import PATIENCE, pipecycle, process
@@ -38,6 +38,18 @@ def small(policy: str, **settings: Any) -> Config:
     return config_of(
         {"policy": policy, **SMALL, **{f"policy.{key}": value for key, value in settings.items()}}, Offer()
     )
+
+
+def unpack(message: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """What a browser reads."""
+    size = int.from_bytes(message[:4], "little")
+    facts = json.loads(message[4 : 4 + size])
+    kinds = {name: f"<{kind}" for kind, name in TYPES.items()}
+    columns = {
+        name: np.frombuffer(message, kinds[kind], length, 4 + size + offset)
+        for name, (kind, offset, length) in facts.pop("columns").items()
+    }
+    return facts, columns
 
 
 # What may be asked for.
@@ -254,9 +266,10 @@ def test_a_plan_can_be_dropped_in_every_slot() -> None:
 
 def test_the_page_is_in_small_files() -> None:
     for name in SCRIPTS:
-        assert len(asset(name).splitlines()) < 400
-        assert "http" not in asset(name).replace("http.server", "")
-    assert "eval(" not in "".join(map(asset, SCRIPTS))
+        script = asset(name, "pipecycle.studio")
+        assert len(script.splitlines()) < 400
+        assert "http" not in script.replace("http.server", "")
+        assert "eval(" not in script
 
 
 # The command.

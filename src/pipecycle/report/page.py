@@ -74,7 +74,7 @@ def page(
         "js": f'"use strict";\n{{\n{asset("plots.js")}{asset("page.js")}}}',
         # A closing tag inside a script would end it early.
         "plotly": get_plotlyjs().replace("</script", "<\\/script"),
-        "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+        "data": inert_json(data),
     }
     facts |= {f"alt_{name}": html.escape(text) for name, text in words.items()}
     return document(asset("page.html"), facts)
@@ -83,6 +83,11 @@ def page(
 def document(body: str, facts: Mapping[str, str]) -> str:
     """A page that fetches nothing, with the head that all our pages have: `title`, `css` and its security `policy`."""
     return Template(asset("head.html") + body).substitute(facts, version=__version__)
+
+
+def inert_json(values: Any) -> str:
+    """JSON within a page: no tag in it can end early."""
+    return json.dumps(values, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 DIFFERENCE = (

@@ -5,16 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import json
 import shlex
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 from urllib.parse import unquote
 
 from pipecycle import __version__
-from pipecycle.report.page import asset as report_asset
-from pipecycle.report.page import document
+from pipecycle.report.page import asset, document, inert_json
 from pipecycle.report.styles import CHAINS, COLOURS
 from pipecycle.studio.describe import describe
 from pipecycle.studio.settings import DATA, Offer
@@ -36,10 +33,6 @@ SCRIPTS = (
 """In the order of their use of each other."""
 
 
-def asset(name: str) -> str:
-    return (files("pipecycle.studio") / "assets" / name).read_text()
-
-
 def page(
     offer: Offer,
     link: str,
@@ -49,8 +42,8 @@ def page(
     curves: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[str, str]:
     """The HTML, and the policy of what a browser may do with it.  With `plans` it is complete and asks nobody."""
-    style = report_asset("page.css") + asset("studio.css")
-    scripts = [asset(name) for name in SCRIPTS]
+    style = asset("page.css") + asset("studio.css", __package__)
+    scripts = [asset(name, __package__) for name in SCRIPTS]
     start = {
         "version": __version__,
         "saved": bool(plans),
@@ -72,13 +65,13 @@ def page(
         "title": "pipecycle studio",
         "policy": html.escape(allowed),
         "css": style,
-        "start": _inert(json.dumps(start, separators=(",", ":"), allow_nan=False)),
+        "start": inert_json(start),
         "plans": "".join(
             f'<script type="text/plain" class="plan">{base64.b64encode(plan).decode()}</script>' for plan in plans
         ),
         "scripts": "".join(f"<script>{script}</script>\n" for script in scripts),
     }
-    return document(asset("studio.html"), facts), f"{allowed}; frame-ancestors 'none'"
+    return document(asset("studio.html", __package__), facts), f"{allowed}; frame-ancestors 'none'"
 
 
 def _again(offer: Offer, link: str) -> str:
@@ -96,8 +89,3 @@ def _connect(plans: Sequence[bytes]) -> str:
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _inert(text: str) -> str:
-    """JSON that no tag in it can end early."""
-    return text.replace("<", "\\u003c")

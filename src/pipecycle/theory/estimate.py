@@ -23,7 +23,7 @@ from pipecycle.theory.system import Constants
 from pipecycle.train.models import split as unflatten
 from pipecycle.train.problems import Problem, on_device
 from pipecycle.words import plural
-from pipecycle.world.streams import Floats, streams
+from pipecycle.world.streams import Floats, streams, unit
 
 SAMPLES = 1024
 """The global curvature is taken on this many samples at most."""
@@ -281,7 +281,7 @@ def constants(known: dict[str, Constant]) -> Constants:
 
 def _direction(trial: int, x: Tensor) -> Tensor:
     words = streams(trial)("theory-direction").words(x.numel() + 64)[64:]
-    return torch.from_numpy((words >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0).to(x)
+    return torch.from_numpy(2.0 * unit(words) - 1.0).to(x)
 
 
 def _spread(values: Sequence[float] | Floats) -> tuple[float, float]:

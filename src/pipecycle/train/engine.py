@@ -16,6 +16,7 @@ from pipecycle.errors import InputError
 from pipecycle.train.examiner import Examiner, Pending
 from pipecycle.train.history import History
 from pipecycle.train.job import Job
+from pipecycle.train.models import hooked
 from pipecycle.train.problems import on_device
 from pipecycle.train.sessions import Precision, Teachers, one_thread
 from pipecycle.train.stacked import Stacked, Trainer, executor
@@ -113,7 +114,7 @@ def fingerprint(module: torch.nn.Module) -> bytes:
     whole = hashlib.sha256()
     for name, part in module.named_modules():
         whole.update(f"{name}:{type(part).__module__}.{type(part).__qualname__}".encode())
-        if part._forward_hooks or part._forward_pre_hooks:
+        if hooked(part):
             return id(module).to_bytes(8, "little")
         for key, value in sorted(vars(part).items()):
             if not key.startswith("_") and key != "training":

@@ -11,6 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from pipecycle.train.models import hooked
+
 aten = torch.ops.aten
 
 
@@ -21,7 +23,7 @@ def layers(module: nn.Module) -> list[nn.Module] | None:
     if type(module) is not nn.Sequential or len(list(module.modules())) != 1 + len(module):
         return None
     chain = list(module)
-    if any(_hooked(layer) for layer in [module, *chain]) or not all(_known(layer) for layer in chain):
+    if any(hooked(layer) or layer._buffers for layer in [module, *chain]) or not all(_known(layer) for layer in chain):
         return None
     for i in range(len(chain) - 1):
         if isinstance(chain[i], nn.ReLU) and isinstance(chain[i + 1], nn.MaxPool2d):
@@ -32,10 +34,6 @@ def layers(module: nn.Module) -> list[nn.Module] | None:
 def dense(chain: list[nn.Module]) -> bool:
     """Whether a chain is made of dense layers and activations alone, after an optional flattening."""
     return all(isinstance(layer, nn.Linear | nn.ReLU | nn.Tanh) for layer in chain[isinstance(chain[0], nn.Flatten) :])
-
-
-def _hooked(layer: nn.Module) -> bool:
-    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._buffers)
 
 
 def _known(layer: nn.Module) -> bool:

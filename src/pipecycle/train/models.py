@@ -157,6 +157,11 @@ def check(module: nn.Module, shape: Sequence[int], classes: int, name: str = "mo
     return module
 
 
+def hooked(part: nn.Module) -> bool:
+    """Whether somebody listens to a module, so that its layers alone do not say what it does."""
+    return bool(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks)
+
+
 def takes_channels_last(module: nn.Module, images: Tensor) -> bool:
     """Whether a module can be given images in channels-last order, in which convolutions are quicker on a CPU: those
     that flatten them by `view` cannot."""

@@ -12,6 +12,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from pipecycle.errors import sentence
+from pipecycle.train.models import hooked
 from pipecycle.train.network import Bend, Network
 from pipecycle.train.network_build import Builder, Unknown, window
 
@@ -69,9 +70,8 @@ IN_PLACE = (torch.relu_, operator.iadd)
 
 def trace(module: nn.Module, shape: Sequence[int]) -> Network | str:
     """The network that a module is for samples of `shape`, or a sentence that says why it is none."""
-    for part in module.modules():
-        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks:
-            return "it has hooks"
+    if any(map(hooked, module.modules())):
+        return "it has hooks"
     try:
         graph = fx.Tracer().trace(module)
     except Exception as error:
