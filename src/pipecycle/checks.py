@@ -130,6 +130,8 @@ units = number(least=0, most=MOST_UNITS)
 some_units = number(above=0, most=MOST_UNITS)
 seconds = number(least=0, most=1e9)
 some_seconds = number(above=0, most=1e9)
+some_slots = at_least(1, "slot", most=MOST_SLOTS)
+some_clients = at_least(1, "client", most=MOST_CLIENTS)
 flag = Check(lambda value: None if isinstance(value, bool) else "true or false")
 text = Check(_text)
 """Something that is written in one line, such as a name or a path."""

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 from attrs import define, field
 
-from pipecycle.checks import MOST_CLIENTS, at_least
+from pipecycle.checks import some_clients
 from pipecycle.policies.rotation import group_cap
 from pipecycle.world.contract import Grouping, World
 from pipecycle.world.streams import Floats, Ints, merged
@@ -31,7 +31,7 @@ class Asynchronous:
 
     grouping: ClassVar[Grouping] = None
 
-    concurrency: int | None = field(default=None, validator=at_least(1, "client", most=MOST_CLIENTS))
+    concurrency: int | None = field(default=None, validator=some_clients)
     """Clients in training at once, at most (M); two in five if not given."""
 
     def setup(self, world: World) -> None:

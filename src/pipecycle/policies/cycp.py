@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 from attrs import define, field
 
-from pipecycle.checks import MOST_CLIENTS, MOST_GROUPS, MOST_SLOTS, at_least
+from pipecycle.checks import MOST_CLIENTS, MOST_GROUPS, at_least, some_slots
 from pipecycle.policies.clock import epoch_length, round_length
 from pipecycle.policies.steps import rule, step_setting
 from pipecycle.world.contract import Grouping, World
@@ -31,7 +31,7 @@ class CyCP:
 
     groups: int = field(default=2, validator=at_least(1, "group", most=MOST_GROUPS))
     """Group-rounds per epoch (G)."""
-    epoch: int | None = field(default=None, validator=at_least(1, "slot", most=MOST_SLOTS))
+    epoch: int | None = field(default=None, validator=some_slots)
     """Slots per epoch (S); max(30, 1.5 sessions) if not given."""
     group_cap: int | None = field(default=None, validator=at_least(1, "member", most=MOST_CLIENTS))
     """Members per group, at most; floor(clients / groups) if not given."""

@@ -20,7 +20,7 @@ from typing import ClassVar
 import numpy as np
 from attrs import define, field
 
-from pipecycle.checks import MOST_CLIENTS, at_least, share
+from pipecycle.checks import share, some_clients
 from pipecycle.policies.rotation import group_cap
 from pipecycle.policies.rounds import Rounds
 from pipecycle.world.contract import World
@@ -33,7 +33,7 @@ class F3AST(Rounds):
 
     name: ClassVar[str] = "f3ast"
 
-    picked: int | None = field(default=None, validator=at_least(1, "client", most=MOST_CLIENTS))
+    picked: int | None = field(default=None, validator=some_clients)
     """Clients in every round, at most (K); two in five if not given."""
     beta: float = field(default=0.01, validator=share)
     """How fast long-term rates follow what happens."""

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from attrs import define, field
 
-from pipecycle.checks import MOST_SLOTS, at_least
+from pipecycle.checks import some_slots
 from pipecycle.policies.clock import epoch_length
 from pipecycle.world.contract import Grouping, World
 from pipecycle.world.streams import Ints, merged
@@ -23,7 +23,7 @@ class FedAvg:
     name: ClassVar[str] = "fedavg"
     grouping: ClassVar[Grouping] = None
 
-    epoch: int | None = field(default=None, validator=at_least(1, "slot", most=MOST_SLOTS))
+    epoch: int | None = field(default=None, validator=some_slots)
     """Slots between two server steps (S); max(30, 1.5 sessions) if not given."""
 
     def setup(self, world: World) -> None:

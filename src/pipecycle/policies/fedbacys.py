@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 from attrs import define, field
 
-from pipecycle.checks import MOST_GROUPS, MOST_SLOTS, at_least, one_of
+from pipecycle.checks import MOST_GROUPS, at_least, one_of, some_slots
 from pipecycle.policies.clock import epoch_length, round_length
 from pipecycle.policies.steps import rule, step_setting
 from pipecycle.world.contract import Grouping, World
@@ -35,7 +35,7 @@ class FedBacys:
 
     groups: int = field(default=2, validator=at_least(1, "group", most=MOST_GROUPS))
     """Groups per epoch (G)."""
-    epoch: int | None = field(default=None, validator=at_least(1, "slot", most=MOST_SLOTS))
+    epoch: int | None = field(default=None, validator=some_slots)
     """Slots per epoch (S); max(30, 1.5 sessions) if not given."""
     reference_refresh: str = field(default="participants", validator=one_of("participants", "next_group", "broadcast"))
     """Who receives the new model after a group's turn: participants, also the group that reports next, or all."""

@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 from attrs import define, field, frozen
 
-from pipecycle.checks import MOST_GROUPS, MOST_SLOTS, at_least, one_of
+from pipecycle.checks import MOST_GROUPS, at_least, one_of, some_slots
 from pipecycle.errors import InputError
 from pipecycle.policies.rotation import Groups, Rotation, group_cap
 from pipecycle.policies.steps import rule, step_setting
@@ -39,7 +39,7 @@ class FedSeq:
     """Groups in training at once (paper mode) or clusters (chain mode)."""
     mode: str = field(default="paper", validator=one_of("paper", "chain"))
     """The reading of the algorithm."""
-    patience: int | None = field(default=None, validator=at_least(1, "slot", most=MOST_SLOTS))
+    patience: int | None = field(default=None, validator=some_slots)
     """Chain mode: slots after which a client without energy is skipped; 10 sessions if not given."""
     step: float | str = field(default=1.0, validator=step_setting)
     """Paper mode: how much of a group's mean update is added: a part of it, or lag-stable; 1 is the paper's."""

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from attrs import define, field, frozen
 
-from pipecycle.checks import MOST_CLIENTS, MOST_GROUPS, MOST_SLOTS, at_least, one_of, share
+from pipecycle.checks import MOST_CLIENTS, MOST_GROUPS, at_least, one_of, share, some_slots
 from pipecycle.policies.rotation import Group, Groups, Rotation, group_cap
 from pipecycle.world.contract import Grouping, World
 from pipecycle.world.lineage import Kind
@@ -42,7 +42,7 @@ class Pipeline:
     """Groups in training at once, at most (G)."""
     group_size: int | None = field(default=None, validator=at_least(1, "member", most=MOST_CLIENTS))
     """Members per group, at most (n_G); floor(clients / 2.5 groups) if not given."""
-    interval: int | None = field(default=None, validator=at_least(1, "slot", most=MOST_SLOTS))
+    interval: int | None = field(default=None, validator=some_slots)
     """Slots between two formations, at least (R); ceil(session / groups) if not given."""
     queue_threshold: int | None = field(default=None, validator=at_least(1, "waiting model"))
     """Waiting hub models beyond which the oldest is discarded; the paper's non-IID cells use a threshold."""

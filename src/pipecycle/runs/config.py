@@ -15,7 +15,7 @@ import attrs
 from attrs import field, frozen
 
 from pipecycle import checks
-from pipecycle.checks import at_least, flag, number, one_of, setting, share
+from pipecycle.checks import at_least, flag, number, one_of, setting, share, some_clients, some_slots
 from pipecycle.data.augment import FORMS, augmentation
 from pipecycle.data.catalogue import CATALOGUE
 from pipecycle.data.partition import ALPHA
@@ -81,7 +81,6 @@ def _augment(value: str | None) -> str | None:
     return None if made is None else str(made)
 
 
-_SLOTS = at_least(1, "slot", most=checks.MOST_SLOTS)
 _SAMPLES = at_least(1, "sample", most=10**9)
 
 
@@ -89,9 +88,9 @@ _SAMPLES = at_least(1, "sample", most=10**9)
 class WorldSection:
     """Clients, batteries and weather."""
 
-    clients: int = setting(100, "how many clients", at_least(1, "client", most=checks.MOST_CLIENTS))
-    session: int = setting(20, "slots and units of one session (B)", _SLOTS)
-    slots: int = setting(15_000, "horizon in slots", _SLOTS)
+    clients: int = setting(100, "how many clients", some_clients)
+    session: int = setting(20, "slots and units of one session (B)", some_slots)
+    slots: int = setting(15_000, "horizon in slots", some_slots)
     harvest: str = setting("bernoulli:0.5", "where energy comes from", _harvest)
     trial: int = setting(0, "picks weather, split and every random choice", at_least(0))
     capacity: float = setting(1e6, "units that a battery holds", checks.some_units)

@@ -40,9 +40,8 @@ def serve(schedule: Schedule, way: str, slots: Sequence[int]) -> tuple[Schedule,
 def last_published(schedule: Schedule, slot: int, count: int) -> list[int]:
     """The last `count` versions published once `slot` slots have elapsed, oldest first; fewer if there were fewer, and
     the initial model only if there was none."""
-    published = schedule.publications
-    out = int(np.searchsorted(published.slot, slot - 1, side="right"))
-    return published.version[max(0, out - count) : out].tolist() or [0]
+    out = schedule.published(slot)
+    return schedule.publications.version[max(0, out - count) : out].tolist() or [0]
 
 
 def live_chains(schedule: Schedule, slot: int) -> list[int]:
@@ -51,8 +50,7 @@ def live_chains(schedule: Schedule, slot: int) -> list[int]:
 
     The record does not say when a waiting model was discarded: one that will be never counts."""
     sessions, versions, published = schedule.sessions, schedule.versions, schedule.publications
-    last = slot - 1
-    out = int(np.searchsorted(published.slot, last, side="right"))
+    last, out = slot - 1, schedule.published(slot)
     candidates = {int(published.version[out - 1]) if out else 0}
     in_flight = (sessions.start <= last) & ((sessions.end < 0) | (sessions.end > last))
     references = np.unique(sessions.reference[in_flight])
@@ -82,7 +80,7 @@ def means(schedule: Schedule, slots: Sequence[int], groups: Sequence[list[int]])
         ids.append(count + len(bases))
         bases.append(group)
         made.append(slot - 1)
-        seen.append(int(np.searchsorted(schedule.publications.slot, slot - 1, side="right")))
+        seen.append(schedule.published(slot))
     if not bases:
         return schedule, ids
     sizes = np.array([len(group) for group in bases])

@@ -10,7 +10,7 @@ import numpy as np
 from attrs import evolve
 from numpy.typing import ArrayLike
 
-from pipecycle.checks import MOST_CLIENTS, MOST_SLOTS, at_least, some_units
+from pipecycle.checks import at_least, some_clients, some_slots, some_units
 from pipecycle.errors import InputError, shown
 from pipecycle.policies.registry import build
 from pipecycle.schedule.assemble import about, record
@@ -94,8 +94,8 @@ class Planning:
         fleet: Devices | str | Path | None = None,
         **usual: Any,
     ) -> None:
-        at_least(1, "client", most=MOST_CLIENTS).of("clients", clients)
-        at_least(1, "slot", most=MOST_SLOTS).of("slots", slots)
+        some_clients.of("clients", clients)
+        some_slots.of("slots", slots)
         at_least(0).of("trial", trial)
         if budget is not None:
             some_units.of("budget", budget)

@@ -230,6 +230,10 @@ class Schedule(Shown):
 
     # Answers.
 
+    def published(self, slot: int) -> int:
+        """How many versions had been published once `slot` slots had elapsed."""
+        return int(np.searchsorted(self.publications.slot, slot - 1, side="right"))
+
     def budget_slot(self, budget: float) -> int | None:
         """The first slot at whose end the fleet has spent at least the budget."""
         slot = int(np.searchsorted(self.energy.spent, int(np.ceil(budget * UNIT))))

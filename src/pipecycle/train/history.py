@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 from attrs import define, field, frozen
 
-from pipecycle.checks import MOST_SLOTS, at_least, one_of, setting
+from pipecycle.checks import one_of, setting, some_slots
 from pipecycle.results.metrics import COLUMNS, Metrics
 from pipecycle.schedule.averages import served
 from pipecycle.schedule.schedule import Schedule, Status
@@ -30,11 +30,11 @@ EarlyStop = Literal["off", "literal", "late"]
 class Look:
     """When models are evaluated, and which."""
 
-    every: int = setting(150, "slots between two evaluations", at_least(1, "slot", most=MOST_SLOTS))
+    every: int = setting(150, "slots between two evaluations", some_slots)
     clients_every: int | None = setting(
         None,
         "slots between two means over all clients' own models; none is never",
-        at_least(1, "slot", most=MOST_SLOTS),
+        some_slots,
     )
     early_stop: EarlyStop = setting(  # noqa: RUF009
         "off",
@@ -110,11 +110,10 @@ def checkpoints(
     extra = None
     if budget is not None:
         extra = int(np.searchsorted(spent, int(budget * UNIT), side="right")) or None
-    published = schedule.publications
 
     def at(slot: int, is_extra: bool) -> Checkpoint:
-        index = int(np.searchsorted(published.slot, slot - 1, side="right"))
-        version = int(published.version[index - 1]) if index else 0
+        index = schedule.published(slot)
+        version = int(schedule.publications.version[index - 1]) if index else 0
         of_clients = clients_every is not None and (slot % clients_every == 0 or slot == slots)
         return Checkpoint(slot, version, int(spent[slot - 1]) / UNIT, is_extra, of_clients)
 

@@ -12,7 +12,7 @@ import numpy as np
 from attrs import frozen
 
 from pipecycle import checks
-from pipecycle.checks import MOST_CLIENTS, MOST_SLOTS, Check, at_least, number
+from pipecycle.checks import MOST_CLIENTS, MOST_SLOTS, Check, at_least, number, some_slots
 from pipecycle.errors import InputError, shown
 from pipecycle.files import parsed_toml, reason
 from pipecycle.world.devices import DIGITS, ENERGIES, Devices
@@ -24,7 +24,7 @@ from pipecycle.world.streams import Floats, Ints
 EXAMPLES = Path(__file__).parent / "fleets"
 CHANCE = number(least=0, most=1)
 NUMBERS: dict[str, Check] = {
-    "session": at_least(1, "slot", most=MOST_SLOTS),
+    "session": some_slots,
     "step": checks.units,
     "to_hub": checks.units,
     "to_server": checks.units,
@@ -38,7 +38,7 @@ NUMBERS: dict[str, Check] = {
     "loss": CHANCE,
     "loss_to_hub": CHANCE,
     "failure": CHANCE,
-    "contact_period": at_least(1, "slot", most=MOST_SLOTS),
+    "contact_period": some_slots,
     "contact_share": CHANCE,
 }
 WORDS = {"name": checks.text, "harvest": checks.text, "source": checks.text}
@@ -49,7 +49,7 @@ LINKS = {
     "channels": at_least(1, "channel"),
     "tries": at_least(1, "try", most=MOST_TRIES),
     "windows": checks.text,
-    "windows_period": at_least(1, "slot", most=MOST_SLOTS),
+    "windows_period": some_slots,
     **dict.fromkeys(("loss", "loss_to_hub", "failure"), CHANCE),
 }
 

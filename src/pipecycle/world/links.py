@@ -12,7 +12,7 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import ArrayLike, NDArray
 
-from pipecycle.checks import MOST_SLOTS, at_least
+from pipecycle.checks import MOST_SLOTS, at_least, some_slots
 from pipecycle.errors import InputError, shown
 from pipecycle.world.energy import each
 from pipecycle.world.streams import Floats, Ints, Lots, streams, unit
@@ -63,7 +63,7 @@ class Windows:
     first: Ints
     last: Ints
     """A client's windows do not overlap."""
-    period: int | None = field(default=None, validator=at_least(1, "slot", most=MOST_SLOTS))
+    period: int | None = field(default=None, validator=some_slots)
 
     @property
     def rows(self) -> tuple[Ints, Ints, Ints]:
