@@ -9,11 +9,10 @@ import numpy as np
 from rich.text import Text
 
 from pipecycle.report.lanes import Bar, pipeline
+from pipecycle.report.styles import CHAINS
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.world.streams import Ints
 
-# Okabe and Ito's palette: distinguishable with any colour vision.  A letter says the same without colour.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 SPARKS = " ▁▂▃▄▅▆▇█"
 MOST_LANES = 20
 
@@ -55,7 +54,7 @@ def _row(bars: Iterable[Bar], begin: int, per_column: int, columns: int) -> Text
     cells = [(" ", "")] * columns
     for bar in bars:
         left, right = ((slot - begin) // per_column for slot in (bar.start, bar.end))
-        style = f"black on {COLOURS[(bar.chain - 1) % len(COLOURS)]}" if bar.chain else "dim"
+        style = f"black on {CHAINS[(bar.chain - 1) % len(CHAINS)]}" if bar.chain else "dim"
         for column in range(left, min(right, columns - 1) + 1):
             cells[column] = (bar.letter[-1] if column == left else "─", style)
     return Text.assemble(*cells)
