@@ -7,6 +7,7 @@ taken in fewer bits, of a copy `s` in that type; gradients are applied where the
 
 A convolution is a sum over taps of [pixels x channels] @ [channels x filters]; nothing is unfolded.  Its 2x2 pooling
 happens in registers: four accumulators hold the four corners of each window, `corner` remembers which was largest.
+Views of images are cut in the form that the first convolution reads.
 """
 
 from __future__ import annotations
@@ -17,6 +18,36 @@ from triton.language import constexpr
 
 from pipecycle.train.kernels_layers import slope_of_loss
 from pipecycle.train.kernels_product import apply
+
+
+@triton.jit
+def cut(
+    images, picks, views, black, out, live,
+    B: constexpr, H: constexpr, W: constexpr, C: constexpr, TAPS: constexpr, FRAME: constexpr, ROWS: constexpr,
+):  # fmt: skip
+    """ROWS pixels of (B, H, W - 4, TAPS), for each the five columns of the view from it on, side by side, out of
+    images (n, H, W, C); `pipecycle.data.augment` says how a view is numbered."""
+    model = tl.program_id(1).to(tl.int64)
+    if model >= tl.load(live):
+        return
+    at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    there = at < B * H * (W - 4)
+    image = at // (H * (W - 4))
+    pick = tl.maximum(tl.load(picks + model * B + image, mask=there, other=0), 0).to(tl.int64)
+    view = tl.load(views + model * B + image, mask=there, other=0)
+    y = at // (W - 4) % H + view // 2 // (2 * FRAME + 1) - FRAME
+    left = view // 2 % (2 * FRAME + 1) - FRAME
+    tap = tl.arange(0, TAPS)
+    channel = tap % C
+    x = (at % (W - 4))[:, None] + (tap // C)[None, :]
+    x = tl.where((view % 2 == 1)[:, None], W - 1 - x, x) + left[:, None]
+    used = there[:, None] & (tap < 5 * C)[None, :]
+    inside = used & (y >= 0)[:, None] & (y < H)[:, None] & (x >= 0) & (x < W)
+    place = (pick * (H * W * C) + y * (W * C))[:, None] + x * C + channel[None, :]
+    value = tl.load(images + place, mask=inside, other=0.0)
+    edge = tl.load(black + channel)[None, :]
+    value = tl.where(inside, value, tl.where(used, edge, 0.0).to(value.dtype))
+    tl.store(out + model * (B * H * (W - 4) * TAPS) + at[:, None] * TAPS + tap[None, :], value, mask=there[:, None])
 
 
 @triton.jit

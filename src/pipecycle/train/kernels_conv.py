@@ -118,7 +118,6 @@ class ConvStack(Stack):
         """The kernels of a step in order, with the names of their tensors and their constants; with `look`, those of
         the logits alone."""
         from pipecycle.train import kernels
-        from pipecycle.train.kernels_view import cut
 
         p, t, sgd = self.plan, self.tiles, self.sgd
         batch, rows = self.room[2], power(self.room[2])
@@ -136,7 +135,7 @@ class ConvStack(Stack):
                 "D3": p.d3, "CLASSES": self.classes, "BK": min(p.d1, t.head[0])} | ip
         fc1 = {"WEIGHT": f1, "BIAS": e1, "B": batch, "BP": rows, "K": p.inputs, "N": p.d1, "BN": wide} | ip
         pixels, images = batch * p.height * p.width, "seen" if views else "unfolded"
-        forward = [Launch("cut", cut, -(-pixels // t.cut[0]), t.cut, "compact picks views black seen live",
+        forward = [Launch("cut", kernels.cut, -(-pixels // t.cut[0]), t.cut, "compact picks views black seen live",
                           {"B": batch, "H": p.height, "W": p.width + 4, "C": self.images.shape[1], "TAPS": p.taps,
                            "FRAME": self.frame.width, "ROWS": t.cut[0]})] if views else []
         forward += [
