@@ -314,7 +314,8 @@ def applied(module: nn.Module, row: Tensor, images: Tensor) -> Tensor:
 def test_kernels_in_the_interpreter() -> None:
     pytest.importorskip("triton")
     environment = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", "from tests.train import test_sessions; test_sessions.interpreted()"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -433,7 +434,3 @@ def test_models_looked_at_on_the_device(name: str, precision: Any) -> None:
     # Neither the company nor the place matters.
     assert found.examine(rows[3:4].cuda()).read()[0] == scores[3]
     assert found.examine(rows[[30, 3, 8]].cuda()).read() == [scores[30], scores[3], scores[8]]
-
-
-if __name__ == "__main__":
-    interpreted()
