@@ -37,10 +37,15 @@ def serve(schedule: Schedule, way: str, slots: Sequence[int]) -> tuple[Schedule,
     return means(schedule, slots, bases)
 
 
+def published(schedule: Schedule, slot: int) -> int:
+    """How many versions had been published once `slot` slots had elapsed."""
+    return int(np.searchsorted(schedule.publications.slot, slot - 1, side="right"))
+
+
 def last_published(schedule: Schedule, slot: int, count: int) -> list[int]:
     """The last `count` versions published once `slot` slots have elapsed, oldest first; fewer if there were fewer, and
     the initial model only if there was none."""
-    out = schedule.published(slot)
+    out = published(schedule, slot)
     return schedule.publications.version[max(0, out - count) : out].tolist() or [0]
 
 
@@ -49,14 +54,14 @@ def live_chains(schedule: Schedule, slot: int) -> list[int]:
     and models that wait for their turn, less those that are ancestors of another.
 
     The record does not say when a waiting model was discarded: one that will be never counts."""
-    sessions, versions, published = schedule.sessions, schedule.versions, schedule.publications
-    last, out = slot - 1, schedule.published(slot)
-    candidates = {int(published.version[out - 1]) if out else 0}
+    sessions, versions, publications = schedule.sessions, schedule.versions, schedule.publications
+    last, out = slot - 1, published(schedule, slot)
+    candidates = {int(publications.version[out - 1]) if out else 0}
     in_flight = (sessions.start <= last) & ((sessions.end < 0) | (sessions.end > last))
     references = np.unique(sessions.reference[in_flight])
     candidates.update(references[versions.kind[references] != Kind.LOCAL].tolist())
     waiting = np.isin(versions.kind, (Kind.AGGREGATION, Kind.HANDOVER)) & ~versions.discarded & (versions.made <= last)
-    waiting[published.version[:out]] = False
+    waiting[publications.version[:out]] = False
     makers = owners(versions.base_at)
     waiting[versions.base[versions.made[makers] <= last]] = False
     candidates.update(np.flatnonzero(waiting).tolist())
@@ -80,7 +85,7 @@ def means(schedule: Schedule, slots: Sequence[int], groups: Sequence[list[int]])
         ids.append(count + len(bases))
         bases.append(group)
         made.append(slot - 1)
-        seen.append(schedule.published(slot))
+        seen.append(published(schedule, slot))
     if not bases:
         return schedule, ids
     sizes = np.array([len(group) for group in bases])

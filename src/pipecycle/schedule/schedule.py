@@ -230,10 +230,6 @@ class Schedule(Shown):
 
     # Answers.
 
-    def published(self, slot: int) -> int:
-        """How many versions had been published once `slot` slots had elapsed."""
-        return int(np.searchsorted(self.publications.slot, slot - 1, side="right"))
-
     def budget_slot(self, budget: float) -> int | None:
         """The first slot at whose end the fleet has spent at least the budget."""
         slot = int(np.searchsorted(self.energy.spent, int(np.ceil(budget * UNIT))))
@@ -260,28 +256,22 @@ class Schedule(Shown):
 
     def concurrency(self) -> Ints | None:
         """Groups in training in every slot; None for policies without groups."""
-        grouping = self.meta["grouping"]
-        if grouping is None:
+        if self.meta["grouping"] is None:
             return None
-        sessions = self.sessions
-        if grouping == "launch":
-            group, kept = self.launch_of_session, np.arange(len(sessions))
-        else:
+        group, kept = self.launch_of_session, np.arange(len(self.sessions))
+        if self.meta["grouping"] == "aggregation":
             group = self.ancestry.event_of_session
             kept = np.flatnonzero(group > 0)
-        return busy_groups(group[kept], sessions.start[kept], self.last_slots[kept], self.slots)
+        return busy_groups(group[kept], self.sessions.start[kept], self.last_slots[kept], self.slots)
 
     def training(self) -> Ints:
         """Clients in training in every slot."""
-        change = np.bincount(self.sessions.start, minlength=self.slots + 1)
-        change -= np.bincount(self.last_slots + 1, minlength=self.slots + 1)
-        return np.cumsum(change)[: self.slots]
+        return busy_groups(np.arange(len(self.sessions)), self.sessions.start, self.last_slots, self.slots)
 
     @property
     def last_slots(self) -> Ints:
         """The last slot of each session; of those in flight, the last of the record."""
-        end: Ints = np.where(self.sessions.end < 0, self.slots - 1, self.sessions.end).astype(np.int64)
-        return end
+        return np.asarray(np.where(self.sessions.end < 0, self.slots - 1, self.sessions.end), np.int64)
 
     @property
     def launch_of_session(self) -> Ints:
@@ -338,8 +328,7 @@ class Schedule(Shown):
         """Names of what differs: keys of `meta`, then columns."""
         keys = sorted(set(self.meta) | set(other.meta))
         differing = [f"meta.{key}" for key in keys if self.meta.get(key) != other.meta.get(key)]
-        theirs = other.arrays()
-        mine = self.arrays()
+        mine, theirs = self.arrays(), other.arrays()
         names = [*mine, *(name for name in theirs if name not in mine)]
         return differing + [name for name in names if not _equal(mine.get(name), theirs.get(name))]
 
