@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+# Packages are installed without bytecode and tests start hundreds of processes: what one has compiled, the next reads.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTEST := $(BIN)/python -m pytest
 SIDE_BY_SIDE := -n auto --dist worksteal
 LIVE_TESTS := .venv-flower/bin/python -m pytest tests/deploy -m "not chaos" -n 2 --dist loadfile --no-loadscope-reorder
