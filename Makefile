@@ -12,13 +12,15 @@ LIVE_TESTS := .venv-flower/bin/python -m pytest tests/deploy -m "not chaos" -n 2
 OLD_CPU := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41
 
 .PHONY: demo test quick-test slow-test cpu-test worlds-test lint format bench bench-rivals browser-test pictures ray-test
-.PHONY: flower-test cpu-flower-test flower-chaos clean
+.PHONY: environments flower-test cpu-flower-test flower-chaos clean
 
 demo: $(VENV)/.installed  ## the main job on embedded data
 	$(BIN)/pipecycle compare
 
 test: $(VENV)/.installed  ## lint, types and all tests but the slow ones, side by side
 	$(MAKE) --no-print-directory --jobs=2 quick-test lint
+
+environments: $(VENV)/.installed .venv-flower/.installed  ## all that the tests need, to be set up side by side
 
 quick-test: $(VENV)/.installed
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow"
@@ -27,7 +29,7 @@ slow-test: $(VENV)/.installed  ## the slow tests: commands killed at random mome
 	$(PYTEST) $(SIDE_BY_SIDE) -m slow -k "not ten_thousand" $(addprefix --ignore=tests/,deploy browser)
 
 cpu-test: $(VENV)/.installed  ## training and theory with the oldest instructions a CPU has: no test rests on a last bit
-	$(OLD_CPU) $(PYTEST) $(SIDE_BY_SIDE) -m "not slow" tests/train tests/theory
+	$(OLD_CPU) $(PYTEST) $(SIDE_BY_SIDE) -m "not slow" -k "not killed" tests/train tests/theory
 
 worlds-test: $(VENV)/.installed  ## 10,000 random worlds in which everything fails, every policy, energy to the quantum
 	$(PYTEST) -n auto -m slow tests/properties/test_rough_worlds.py
