@@ -60,7 +60,7 @@ class Scene:
         while not condition(progress := self.tail.read()):
             self.federation.watch()
             assert progress.ended is None, f"the run ended before {what}"
-            assert time.monotonic() < end, f"{what} did not happen: {progress.line()}"
+            assert time.monotonic() < end, f"{what} did not happen: {progress}"
             time.sleep(0.3)
         return progress
 
@@ -141,7 +141,7 @@ def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
         end = time.monotonic() + PATIENCE
         while (progress := scene.tail.read()).ended is None:
             federation.watch()
-            assert time.monotonic() < end, progress.line()
+            assert time.monotonic() < end, progress
             time.sleep(0.5)
         verdict = ("", "")
         while not verdict[0].startswith("finished"):
