@@ -120,9 +120,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
 
         def over() -> bool:
             watched.look()
-            return tail.read().ended is not None or "superlink" in federation.dead()
+            ended = tail.read().ended is not None and not federation.watch()
+            return ended or "superlink" in federation.dead()
 
-        until(over, words)
+        until(over, words, every=0.5)
         verdict = ("", "")
         while not verdict[0].startswith("finished"):  # each question takes a second of a core
             verdict = federation.verdict()
