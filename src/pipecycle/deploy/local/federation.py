@@ -72,10 +72,6 @@ class Federation:
         self.stop()
 
     @property
-    def environment(self) -> dict[str, str]:
-        return environment(self.folder / "home")
-
-    @property
     def authority(self) -> Authority:
         return Authority(self.folder / "keys")
 
@@ -144,7 +140,7 @@ class Federation:
             log.flush()
             started = subprocess.Popen(
                 [program(command[0]), *command[1:]],
-                env={**self.environment, **switches},
+                env={**environment(self.folder / "home"), **switches},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -196,9 +192,9 @@ class Federation:
 
     def _call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [program("flwr"), *arguments]
-        options: Any = {"env": self.environment, "cwd": self.folder, "capture_output": True, "text": True}
+        options: Any = {"cwd": self.folder, "capture_output": True, "text": True, "timeout": ANSWER}
         try:
-            return subprocess.run(command, check=False, timeout=ANSWER, **options)
+            return subprocess.run(command, check=False, env=environment(self.folder / "home"), **options)
         except subprocess.TimeoutExpired:
             raise Failed(f"`flwr {' '.join(arguments[:2])}` did not end within {ANSWER:g} s") from None
 
