@@ -10,11 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipecycle.policies import REGISTRY
 from pipecycle.policies.settings import described
 from pipecycle.runs.config import Config, read_config
+from pipecycle.runs.sweep import expand
 from tests.commands import ctrl_c, pipecycle
 
 run = partial(pipecycle, columns=100)
@@ -59,6 +61,21 @@ def test_settings_and_harvests() -> None:
     assert got["energy"]["overflowed"] > 0
     energy = got["energy"]
     assert energy["harvested"] == energy["spent"] + energy["stored"] + energy["overflowed"]
+
+
+def test_a_rate_is_a_harvest_everywhere(tmp_path: Path) -> None:
+    """On the command line, in `--set`, beside a policy, in files, in a matrix and in Python: the same run."""
+    wanted = Config("fedavg").changed({"delta": 0.3})
+    assert wanted.world.harvest == "bernoulli:0.3"
+    (tmp_path / "c.toml").write_text("[policy]\nname = 'fedavg'\n[world]\nharvest = 0.3\n")
+    for words in ("fedavg --set harvest=0.3", "fedavg{harvest=.3}", "--config c.toml"):
+        text = run("config", *words.split(), cwd=tmp_path).stdout
+        assert 'harvest = "bernoulli:0.3"' in text, words
+    assert figures("fedavg", "--harvest", "0.3", "--slots", "90") == figures("fedavg", "--delta", ".3", "--slots", "90")
+    for rate in (0.3, "0.3", np.float64(0.3)):
+        assert [*expand(Config("fedavg"), {"harvest": [rate]}).runs.values()] == [wanted]
+    assert "rate = 3: needs" in run("plan", "fedavg", "--harvest", "3").stderr
+    assert "not both" in run("plan", "fedavg", "--harvest", "0.3", "--delta", "0.3").stderr
 
 
 def test_a_readable_summary_without_escape_codes() -> None:
@@ -145,6 +162,8 @@ def test_config_teaches_and_is_a_configuration(tmp_path: Path) -> None:
         ("plan", "POLICY"),
         ("run", "POLICY"),
         ("run pipecycle --set lr=0.1", "setting 'lr' of pipecycle: unknown, did you mean 'train.lr'?"),
+        # planned first, it would take so long that a line says so
+        ("run fedavg --model nothing:here --slots 3000000", "module 'nothing' cannot be imported"),
         ("run fedavg --set train.distillation=0.5", "train.distillation = 0.5: has no effect, fedavg has no teacher"),
         ("config fedavg --set nonsense=0.1", "setting 'nonsense' of fedavg: unknown"),
         ("show nothing.npz", "nothing.npz: cannot be read"),
@@ -185,17 +204,25 @@ def test_help_teaches() -> None:
         ("run fedavg --model le", ["lenet"]),
         ("run fedavg --data fa", ["fashion-mnist"]),
         ("plan fedavg --set train.l", ["train.lr=", "train.lr_decay="]),
+        ("plan fedavg --set del", ["delta="]),
+        ("plan fedavg --harvest c", ["clearsky:", "csv:"]),
+        ("compare fedavg --fleet b", ["boards", "bikes.csv"]),
+        ("run fedavg --data {here}/o", ["{here}/own.npz"]),
     ],
 )
-def test_completion(words: str, complete: list[str]) -> None:
+def test_completion(words: str, complete: list[str], tmp_path: Path) -> None:
+    for name in ("bikes.csv", "own.npz"):
+        (tmp_path / name).touch()
+    words = words.replace("{here}", str(tmp_path))
     about = {
         "_PIPECYCLE_COMPLETE": "complete_bash",
         "COMP_WORDS": f"pipecycle {words}",
         "COMP_CWORD": str(len(words.split())),
     }
     program = str(Path(sys.executable).with_name("pipecycle"))
-    done = subprocess.run([program], capture_output=True, text=True, check=False, env={**os.environ, **about})
-    assert done.stdout.split() == complete
+    environment = {**os.environ, **about}
+    done = subprocess.run([program], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
+    assert done.stdout.split() == [word.replace("{here}", str(tmp_path)) for word in complete]
 
 
 def test_long_paths_are_not_broken_where_a_program_reads(tmp_path: Path) -> None:

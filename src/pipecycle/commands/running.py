@@ -44,7 +44,7 @@ from pipecycle.commands.sweeping import clear_all
 from pipecycle.data.augment import FORMS
 from pipecycle.files import writable_folder
 from pipecycle.runs.config import Config
-from pipecycle.runs.planning import shares_of
+from pipecycle.runs.planning import model_of, shares_of
 from pipecycle.runs.run import RunFolder, train_folders
 from pipecycle.runs.sweep import check_effects
 from pipecycle.screen import lead, progress, screen
@@ -138,7 +138,8 @@ def folder_name(config: Config) -> str:
 
 def _train(folder: RunFolder, device: str, save_every: float, console: Console) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    shares_of(folder.config)  # more clients than samples are refused before time is spent on planning
+    shares_of(folder.config)  # what the data or the model do not allow is said before time is spent on planning
+    model_of(folder.config)
     folder.schedule = planned(folder.config)
 
     def begun(_: Sequence[RunFolder]) -> None:

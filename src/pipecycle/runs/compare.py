@@ -121,7 +121,7 @@ def compare(
     >>> result.plot("accuracy_energy")
     """
     given = {
-        "harvest" if isinstance(harvest, str) else "delta": harvest,
+        "harvest": harvest,
         "clients": clients,
         "slots": slots,
         "budget": budget,

@@ -48,6 +48,7 @@ SHORT = {
     "scale": "data.scale",
     "model": "train.model",
     "augment": "train.augment",
+    "delta": "world.harvest",
     **{key: f"world.{key}" for key in ("trial", "clients", "session", "slots", "budget", "harvest")},
     **{key: f"world.{key}" for key in ("capacity", "initial", "fleet")},
 }
@@ -235,11 +236,16 @@ _hints = cache(typing.get_type_hints)
 
 
 def whole_name(key: str, value: Any) -> tuple[str, Any]:
-    """A short name as the field that it stands for; `delta` and `iid` are ways to write a harvest and no alpha."""
-    if key == "delta":
-        return "world.harvest", f"bernoulli:{convert('delta', value, float)!r}"
-    key = SHORT.get(key, key)
-    return key, "none" if key == "data.alpha" and str(value).lower() == "iid" else value
+    """A short name as the field that it stands for; `delta`, or a harvest that is a bare number, is the rate of a
+    Bernoulli harvest, and `iid` is no alpha."""
+    name = SHORT.get(key, key)
+    if name == "world.harvest":
+        try:
+            value = f"bernoulli:{convert(key, value, float)!r}"
+        except InputError:
+            if key == "delta":
+                raise
+    return name, "none" if name == "data.alpha" and str(value).lower() == "iid" else value
 
 
 def meant(name: str, allowed: Mapping[str, Any]) -> str:
