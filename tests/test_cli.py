@@ -118,6 +118,8 @@ def test_policies_teach_their_settings() -> None:
         }
     }
     assert run("policies", "fedavg").stdout.count("\n") == 2
+    assert "    use_memory = true  Average over" in text  # as a file says it
+    assert "    upload_ratio = by the model  Size of" in text
     for name, kind in REGISTRY.items():  # every setting of ours has its line
         assert all(setting.note for setting in described(kind).values()), name
 
@@ -130,6 +132,7 @@ def test_config_teaches_and_is_a_configuration(tmp_path: Path) -> None:
     text = run("config", "pipecycle").stdout
     assert 'rotation = "longest-idle"  # Who joins when more clients are eligible than fit; one of' in text
     assert "lr = 0.05  # learning rate; above 0\n" in text
+    assert 'harvest = "bernoulli:0.5"  # where energy comes from: a rate, bernoulli:RATE, markov:RATE,BURST,' in text
     assert "the policy's own default" not in text
 
 

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.ft2font import FT2Font
 
 from pipecycle.report import load
-from pipecycle.report.markup import latex, markdown
+from pipecycle.report.markup import html_table, latex, markdown
 from pipecycle.report.tables import TextTable, _share, default_target, summary_rows, tables, to_target
 
 
@@ -172,6 +172,10 @@ def test_a_table_is_no_wider_than_the_column_it_is_for(width: float, size: str) 
 def test_a_table_that_fits_in_no_type_says_so() -> None:
     text = latex([TextTable("Accuracy", *SIXTH)], 2.0)
     assert text.splitlines()[0] == "% Accuracy (needs the package booktabs); needs 3.0 in, more than 2 in"
+
+
+def test_a_number_is_not_torn_from_its_deviation() -> None:
+    assert ">83.1\u00a0±\u00a03.5</td>" in html_table(TextTable("Accuracy", *SIXTH))
 
 
 def test_a_plan_has_no_accuracy_tables(make) -> None:

@@ -65,7 +65,7 @@ def html_table(table: TextTable, kinds: Mapping[str, str] | None = None) -> str:
     def cell(head: str, text: str) -> str:
         # A narrow screen shows a row as a list, where every cell needs the name of its column.
         kind = f' class="{known[text]}"' if text in known else ""
-        whole = html.escape(text).replace(" %", "\u00a0%")
+        whole = html.escape(text).replace(" %", "\u00a0%").replace(" ± ", "\u00a0±\u00a0")
         return f'<td{kind} data-head="{html.escape(head)}">{whole}</td>'
 
     head = "".join(f'<th scope="col">{html.escape(name).replace("/", "/<wbr>")}</th>' for name in table.head)

@@ -37,6 +37,7 @@ from pipecycle.policies.registry import (
 from pipecycle.train.history import Look
 from pipecycle.world.devices_file import load as load_fleet
 from pipecycle.world.devices_file import parted
+from pipecycle.world.specs import FORMS as HARVESTS
 from pipecycle.world.specs import check_harvest
 
 FORMAT = 1
@@ -93,7 +94,7 @@ class WorldSection:
     clients: int = setting(100, "how many clients", at_least(1, "client", most=checks.MOST_CLIENTS))
     session: int = setting(20, "slots and units of one session (B)", _SLOTS)
     slots: int = setting(15_000, "horizon in slots", _SLOTS)
-    harvest: str = setting("bernoulli:0.5", "where energy comes from", _harvest)
+    harvest: str = setting("bernoulli:0.5", f"where energy comes from: a rate, {HARVESTS}", _harvest)
     trial: int = setting(0, "picks weather, split and every random choice", at_least(0))
     capacity: float = setting(1e6, "units that a battery holds", checks.some_units)
     initial: float = setting(0.0, "units in every battery before slot 0", checks.units)
