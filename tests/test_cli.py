@@ -120,6 +120,7 @@ def test_policies_teach_their_settings() -> None:
     assert run("policies", "fedavg").stdout.count("\n") == 2
     assert "    use_memory = true  Average over" in text  # as a file says it
     assert "    upload_ratio = by the model  Size of" in text
+    assert "    group_size  Members per group" in text
     for name, kind in REGISTRY.items():  # every setting of ours has its line
         assert all(setting.note for setting in described(kind).values()), name
 

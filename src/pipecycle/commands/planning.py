@@ -143,8 +143,8 @@ def policies(policy: PolicyName = None, as_json: Json = False) -> None:
     for name, kind in kinds.items():
         print(f"{name}: {inspect.cleandoc(kind.__doc__ or '')}")
         for key, setting in described(kind).items():
-            default = "by the model" if key in BY_THE_MODEL else setting.default and toml(setting.default)
-            print(f"    {key}{f' = {default}' if default else ''}  {setting}")
+            default = "by the model" if key in BY_THE_MODEL else toml(setting.default)
+            print(f"    {key}{'' if setting.default is None else f' = {default}'}  {setting}")
     for name, where in ELSEWHERE.items() if policy is None else ():
         print(f"{name}: {where}")
 

@@ -42,12 +42,14 @@ def latex(tables: Sequence[TextTable], width: float | None = None) -> str:
     parts = []
     for table in tables:
         note = f"% {table.title} (needs the package booktabs)"
-        widths = [max(len(line[column]) for line in (table.head, *table.cells)) for column in range(len(table.head))]
-        kinds = ["p{4cm}" if width > WIDE else "r" if place else "l" for place, width in enumerate(widths)]
+        columns = [*zip(table.head, *table.cells, strict=True)]
+        kinds = ["p{4cm}" if max(map(len, column)) > WIDE else "r" for column in columns]
+        kinds[0] = kinds[0].replace("r", "l")
         begin, head, end = f"\\begin{{tabular}}{{{''.join(kinds)}}}", _tex(table.head), "\\end{tabular}"
         if width is not None:
-            heads = [_wrapped(table, column) for column in range(len(kinds))]
-            letters = _letters(table, heads)
+            heads = [_wrapped(head, column) for head, *column in columns]
+            widths = [max(map(len, (*lines, *cells))) for lines, (_, *cells) in zip(heads, columns, strict=True)]
+            letters = sum(widths) + len(widths) - 1  # with room for one between two columns
             size = next((size for size, points in SIZES.items() if letters * points <= width * 72.27), None)
             note += "" if size else f"; needs {letters * SIZES['tiny'] / 72.27:.1f} in, more than {width:g} in"
             begin = f"{{\\{size or 'tiny'}\\setlength{{\\tabcolsep}}{{0pt}}%\n\\begin{{tabular*}}{{{width:g}in}}"
@@ -99,10 +101,9 @@ def _tex(cells: Sequence[str]) -> str:
     return " & ".join(map(_escaped, cells)) + r" \\"
 
 
-def _wrapped(table: TextTable, column: int) -> list[str]:
+def _wrapped(head: str, column: Sequence[str]) -> list[str]:
     """A head in as many lines as keep its column as narrow as the cells below."""
-    room = max([8, *(len(cells[column]) for cells in table.cells)])
-    return textwrap.wrap(table.head[column], room, break_long_words=False)
+    return textwrap.wrap(head, max([8, *map(len, column)]), break_long_words=False)
 
 
 def _stacked(heads: Sequence[Sequence[str]], kinds: Sequence[str]) -> str:
@@ -112,12 +113,6 @@ def _stacked(heads: Sequence[Sequence[str]], kinds: Sequence[str]) -> str:
         stack = rf"\begin{{tabular}}[b]{{@{{}}{kind}@{{}}}}{rows}\end{{tabular}}"
         stacks.append(stack if len(lines) > 1 else rows)
     return " & ".join(stacks) + r" \\"
-
-
-def _letters(table: TextTable, heads: Sequence[Sequence[str]]) -> int:
-    """How wide a table is, with room for a letter between columns."""
-    columns = zip(heads, zip(*table.cells, strict=True), strict=True)
-    return sum(1 + max(map(len, (*lines, *cells))) for lines, cells in columns) - 1
 
 
 def _escaped(cell: str) -> str:
