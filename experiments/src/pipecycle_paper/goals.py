@@ -182,7 +182,7 @@ def _of(cell: Cell | None, judged: Sequence[int]) -> dict[int, float]:
 
 def _cost(cell: Cell | None, judged: Sequence[int], target: float) -> tuple[float, int, int] | None:
     """Mean energy to a target, how many get there, of how many; those that do not count with what they spent."""
-    some = Cell({} if cell is None else {number: trial for number, trial in cell.trials.items() if number in judged})
+    some = None if cell is None else cell.among(judged)
     return (float(np.mean([trial.cost(target) for trial in some])), some.reached(target), len(some)) if some else None
 
 

@@ -89,6 +89,10 @@ class Cell:
     def __len__(self) -> int:
         return len(self.trials)
 
+    def among(self, numbers: Container[int]) -> Cell:
+        """Some of its trials."""
+        return Cell({number: trial for number, trial in self.trials.items() if number in numbers})
+
     def by_trial(self, among: Container[int] | None = None) -> dict[int, float]:
         """Accuracy at the budget, of all trials or some."""
         return {number: trial.value() for number, trial in self.trials.items() if among is None or number in among}

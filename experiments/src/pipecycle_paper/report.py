@@ -16,8 +16,8 @@ from pipecycle.report.figures import figure_style, save
 from pipecycle.report.markup import html_table, items, latex, markdown
 from pipecycle.report.page import asset, document
 from pipecycle.report.tables import TextTable
-from pipecycle.runs.parquet import code, load
-from pipecycle_paper import prose
+from pipecycle.runs.parquet import Results, code, load
+from pipecycle_paper import prose, rivals
 from pipecycle_paper.claims import claims_table, examine
 from pipecycle_paper.drawing import figures
 from pipecycle_paper.energy import ratios
@@ -25,7 +25,7 @@ from pipecycle_paper.goals import contest_table, goals
 from pipecycle_paper.grid import grid_of
 from pipecycle_paper.paper import DISTRIBUTIONS
 from pipecycle_paper.reasons import ABOUT, counted, reasons
-from pipecycle_paper.regimes import Candidate, accuracies, candidates, summary
+from pipecycle_paper.regimes import accuracies, candidates, summary
 from pipecycle_paper.tables import tables
 
 TITLE = "The paper's evaluation, run again"
@@ -36,7 +36,7 @@ VERDICTS = {
     "does not hold": "bad",
     "cannot be tested": "quiet",
 }
-OPTIONAL = ("Runs that fell apart", "What the precision costs")
+OPTIONAL = ("Runs that fell apart", "Other rivals", "What the precision costs")
 """Sections that are left out where there is nothing to show."""
 
 
@@ -64,11 +64,16 @@ class Section:
 def write_report(out: Path) -> list[Path]:
     """Tables, figures, claims and pages beside `results.parquet` in a folder; the files that were written."""
     grid = grid_of(load(out / "results.parquet"))
-    examined, regimes = examine(grid), _regimes(out)
+    examined = examine(grid)
+    tried = _beside(out, "regimes")
+    regimes = [] if tried is None else candidates(tried)
     every = {"claims": claims_table(grid, examined), **tables(grid), "how": prose.provenance(grid)}
     every |= {"goals": contest_table(grid), "differences": reasons(grid)}
     every |= {f"energy_ratio_{where.replace('-', '')}": ratios(grid, where) for where in DISTRIBUTIONS}
     every |= {"regimes": summary(regimes), "regimes_cells": accuracies(regimes)} if regimes else {}
+    others = _beside(out, "rivals")
+    beside = None if others is None else rivals.table(grid, others)
+    every |= {"rivals": beside} if beside is not None else {}
     pictures = _pictures(figures(grid))
     head = _Head(
         prose.lead(grid),
@@ -99,10 +104,10 @@ def write_report(out: Path) -> list[Path]:
     return made
 
 
-def _regimes(out: Path) -> list[Candidate]:
-    """What the experiment on regimes found, if its results stand in the folder `regimes` beside this one."""
-    path = out.resolve().parent / "regimes" / "results.parquet"
-    return candidates(load(path)) if path.exists() else []
+def _beside(out: Path, experiment: str) -> Results | None:
+    """The results of another experiment, if they stand in a folder of its name beside this one."""
+    path = out.resolve().parent / experiment / "results.parquet"
+    return load(path) if path.exists() else None
 
 
 @frozen
@@ -161,6 +166,7 @@ def _sections(every: Mapping[str, TextTable], regime: str, made: str) -> list[Se
             "trials get there.",
             tables=tuple(f"energy_{what}_{where}" for what in ("ratio", "to_target") for where in both),
         ),
+        Section("Other rivals", rivals.ABOUT, tables=("rivals",)),
         Section(
             "Why: chains, coverage and lag",
             "Chains of groups that never exchange anything learn only from the clients they meet; updates that come in "
