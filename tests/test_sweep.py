@@ -53,15 +53,18 @@ def test_a_matrix_multiplies_what_a_policy_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("[matrix]\nspeed = [1]\n", r"matrix.speed: unknown, needs a setting \(groups, .*\) or a field of the run"),
-        ("[matrix]\ngroup = [1]\n", "matrix.group: unknown, did you mean 'groups'"),
-        ("[matrix]\npolicies = ['fedavg']\n", "matrix.policies: unknown, did you mean 'policy'"),
-        ("[matrix]\ndetla = [0.1]\n", "matrix.detla: unknown, did you mean 'delta'"),
-        ("[matrix]\nlr = [0.1]\n", "matrix.lr: unknown, did you mean 'train.lr'"),
+        (
+            "[matrix]\nspeed = [1]\n",
+            r"setting 'speed' of pipecycle: unknown, needs a setting \(groups, .*\) or a field of the run",
+        ),
+        ("[matrix]\ngroup = [1]\n", "setting 'group' of pipecycle: unknown, did you mean 'groups'"),
+        ("[matrix]\npolicies = ['fedavg']\n", "policies: unknown, did you mean 'policy'"),
+        ("[matrix]\ndetla = [0.1]\n", "setting 'detla' of pipecycle: unknown, did you mean 'delta'"),
+        ("[matrix]\nlr = [0.1]\n", "setting 'lr' of pipecycle: unknown, did you mean 'train.lr'"),
         ("[martix]\nlr = [0.1]\n", "martix: unknown, did you mean 'matrix'"),
         (
             "[matrix]\npolicy = ['fedavg']\n'train.distillation' = [0.1, 0.5]\n",
-            "matrix.train.distillation: has no effect, no policy in the matrix has a teacher",
+            "train.distillation: has no effect, fedavg has no teacher",
         ),
         ("[base.policy]\nname = 'mifa'\n[base.train]\ndistillation = 0.5\n", "has no effect, mifa has no teacher"),
         ("[matrix]\npolicy = 'fedavg'\n", "matrix.policy = fedavg: needs a list"),

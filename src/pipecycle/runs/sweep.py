@@ -16,7 +16,7 @@ from pipecycle.checks import MOST_RUNS
 from pipecycle.errors import InputError, shown
 from pipecycle.files import read_toml
 from pipecycle.policies import REGISTRY
-from pipecycle.policies.registry import build, nearest, parameters, policy_class, settings, stated
+from pipecycle.policies.registry import build, did_you_mean, nearest, parameters, policy_class, settings, stated
 from pipecycle.policies.registry import named as found
 from pipecycle.policies.spec import Spec
 from pipecycle.runs.config import SECTIONS, Config, TrainSection, meant, sections, whole_name
@@ -239,13 +239,17 @@ def is_setting(key: str) -> bool:
 
 def _without_effect(key: str, base: Config, matrix: Mapping[str, Sequence[Any]]) -> InputError:
     """About a key of a matrix that no run uses."""
-    policies = [Spec.of(policy).policy for policy in matrix.get("policy", [base.policy])]
-    owned = {name: None for policy in policies for name in _owned(policy)}
-    if _target(key) in owned or not (is_setting(key) or key == TEACHING):
-        return InputError(f"matrix.{key}: has no effect, because every policy in the matrix says its own")
-    if key == TEACHING:
-        return InputError(f"matrix.{key}: has no effect, no policy in the matrix has a teacher (flda has one)")
-    return InputError(f"matrix.{key}: {meant(key, {**owned, 'policy': None})}")
+    specs = [Spec.of(policy) for policy in matrix.get("policy", [base.policy])]
+    having = [spec for spec in specs if _target(key) in _owned(spec.policy)]
+    everybody = ", ".join(str(spec) for spec in having or specs)
+    if key == TEACHING and not having:
+        return InputError(f"{key}: has no effect, {everybody} has no teacher (flda has one)")
+    if having or not is_setting(key):
+        return InputError(f"{key}: has no effect, {everybody} say their own")
+    if close := did_you_mean(key, ["policy"]):
+        return InputError(f"{shown(key)}: {close}")
+    known = {name: None for spec in specs for name in parameters(policy_class(spec.policy))}
+    return InputError(f"setting {shown(key)!r} of {everybody}: {meant(key, known)}")
 
 
 def _owned(policy: str) -> list[str]:
