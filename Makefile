@@ -2,17 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-
-# Packages are installed without bytecode and tests start hundreds of processes: what one has compiled, the next reads.
-unexport PYTHONDONTWRITEBYTECODE
+# Packages are installed without bytecode, so it is kept whatever the shell says: commands and live runs start hundreds
+# of processes, which would compile for 2 to 5 seconds each time.
+export PYTHONDONTWRITEBYTECODE :=
 
 PYTEST := $(BIN)/python -m pytest
 SIDE_BY_SIDE := -n auto --dist worksteal
 # Live runs mostly wait, so there are more of them than cores.
 LIVE := .venv-flower/bin/python -m pytest tests/deploy -n 3 --dist loadfile --no-loadscope-reorder
-# Packages are installed without bytecode, so it is kept whatever the shell says: a live run starts a process for every
-# message, which would compile for 3 to 5 seconds each time.
-export PYTHONDONTWRITEBYTECODE :=
 OLD_CPU := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41
 
 .PHONY: demo test quick-test slow-test cpu-test worlds-test lint format bench bench-rivals browser-test pictures ray-test
