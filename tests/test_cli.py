@@ -10,11 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipecycle.policies import REGISTRY
 from pipecycle.policies.settings import described
 from pipecycle.runs.config import Config, read_config
+from pipecycle.runs.sweep import expand
 from tests.commands import ctrl_c, pipecycle
 
 run = partial(pipecycle, columns=100)
@@ -61,6 +63,21 @@ def test_settings_and_harvests() -> None:
     assert energy["harvested"] == energy["spent"] + energy["stored"] + energy["overflowed"]
 
 
+def test_a_rate_is_a_harvest_everywhere(tmp_path: Path) -> None:
+    """On the command line, in `--set`, beside a policy, in files, in a matrix and in Python: the same run."""
+    wanted = Config("fedavg").changed({"delta": 0.3})
+    assert wanted.world.harvest == "bernoulli:0.3"
+    (tmp_path / "c.toml").write_text("[policy]\nname = 'fedavg'\n[world]\nharvest = 0.3\n")
+    for words in ("fedavg --set harvest=0.3", "fedavg{harvest=.3}", "--config c.toml"):
+        text = run("config", *words.split(), cwd=tmp_path).stdout
+        assert 'harvest = "bernoulli:0.3"' in text, words
+    assert figures("fedavg", "--harvest", "0.3", "--slots", "90") == figures("fedavg", "--delta", ".3", "--slots", "90")
+    for rate in (0.3, "0.3", np.float64(0.3)):
+        assert [*expand(Config("fedavg"), {"harvest": [rate]}).runs.values()] == [wanted]
+    assert "rate = 3: needs" in run("plan", "fedavg", "--harvest", "3").stderr
+    assert "not both" in run("plan", "fedavg", "--harvest", "0.3", "--delta", "0.3").stderr
+
+
 def test_a_readable_summary_without_escape_codes() -> None:
     done = run("plan", "pipecycle", "--groups", "10", "--slots", "2000")
     assert done.returncode == 0
@@ -101,6 +118,9 @@ def test_policies_teach_their_settings() -> None:
         }
     }
     assert run("policies", "fedavg").stdout.count("\n") == 2
+    assert "    use_memory = true  Average over" in text  # as a file says it
+    assert "    upload_ratio = by the model  Size of" in text
+    assert "    group_size  Members per group" in text
     for name, kind in REGISTRY.items():  # every setting of ours has its line
         assert all(setting.note for setting in described(kind).values()), name
 
@@ -113,6 +133,7 @@ def test_config_teaches_and_is_a_configuration(tmp_path: Path) -> None:
     text = run("config", "pipecycle").stdout
     assert 'rotation = "longest-idle"  # Who joins when more clients are eligible than fit; one of' in text
     assert "lr = 0.05  # learning rate; above 0\n" in text
+    assert 'harvest = "bernoulli:0.5"  # where energy comes from: a rate, bernoulli:RATE, markov:RATE,BURST,' in text
     assert "the policy's own default" not in text
 
 
@@ -145,6 +166,8 @@ def test_config_teaches_and_is_a_configuration(tmp_path: Path) -> None:
         ("plan", "POLICY"),
         ("run", "POLICY"),
         ("run pipecycle --set lr=0.1", "setting 'lr' of pipecycle: unknown, did you mean 'train.lr'?"),
+        # planned first, it would take so long that a line says so
+        ("run fedavg --model nothing:here --slots 3000000", "module 'nothing' cannot be imported"),
         ("run fedavg --set train.distillation=0.5", "train.distillation = 0.5: has no effect, fedavg has no teacher"),
         ("config fedavg --set nonsense=0.1", "setting 'nonsense' of fedavg: unknown"),
         ("show nothing.npz", "nothing.npz: cannot be read"),
@@ -185,17 +208,25 @@ def test_help_teaches() -> None:
         ("run fedavg --model le", ["lenet"]),
         ("run fedavg --data fa", ["fashion-mnist"]),
         ("plan fedavg --set train.l", ["train.lr=", "train.lr_decay="]),
+        ("plan fedavg --set del", ["delta="]),
+        ("plan fedavg --harvest c", ["clearsky:", "csv:"]),
+        ("compare fedavg --fleet b", ["boards", "bikes.csv"]),
+        ("run fedavg --data {here}/o", ["{here}/own.npz"]),
     ],
 )
-def test_completion(words: str, complete: list[str]) -> None:
+def test_completion(words: str, complete: list[str], tmp_path: Path) -> None:
+    for name in ("bikes.csv", "own.npz"):
+        (tmp_path / name).touch()
+    words = words.replace("{here}", str(tmp_path))
     about = {
         "_PIPECYCLE_COMPLETE": "complete_bash",
         "COMP_WORDS": f"pipecycle {words}",
         "COMP_CWORD": str(len(words.split())),
     }
     program = str(Path(sys.executable).with_name("pipecycle"))
-    done = subprocess.run([program], capture_output=True, text=True, check=False, env={**os.environ, **about})
-    assert done.stdout.split() == complete
+    environment = {**os.environ, **about}
+    done = subprocess.run([program], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
+    assert done.stdout.split() == [word.replace("{here}", str(tmp_path)) for word in complete]
 
 
 def test_long_paths_are_not_broken_where_a_program_reads(tmp_path: Path) -> None:

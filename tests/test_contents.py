@@ -97,10 +97,11 @@ def test_a_change_that_cannot_run_keeps_the_old_result(home: Path) -> None:
     run("mine:Mine", cwd=home)
     before = {path.name: path.read_bytes() for path in (home / "r").iterdir() if path.is_file()}
     (home / "mine.py").write_text(POLICY.replace("slot >= helper.WAIT", "slot >= helper.WAITING"))
-    done = pipecycle("run", "mine:Mine", *SMALL, "--out", "r", cwd=home)
-    assert done.returncode == 2
-    assert "no attribute 'WAITING'" in done.stderr
-    assert {path.name: path.read_bytes() for path in (home / "r").iterdir() if path.is_file()} == before
+    for fresh in ([], ["--fresh"]):
+        done = pipecycle("run", "mine:Mine", *SMALL, "--out", "r", *fresh, cwd=home)
+        assert done.returncode == 2
+        assert "no attribute 'WAITING'" in done.stderr
+        assert {path.name: path.read_bytes() for path in (home / "r").iterdir() if path.is_file()} == before
 
 
 @pytest.mark.slow

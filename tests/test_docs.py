@@ -13,7 +13,7 @@ from tests.commands import pipecycle, working_in
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("**/*.md")])
-TRAINING = ("tutorial.md", "theory.md", "links.md", "fleets.md")
+TRAINING = ("tutorial.md", "theory.md", "links.md", "fleets.md", "training.md")
 """Pages that train for longer than all others together."""
 
 

@@ -27,12 +27,12 @@ psutil = pytest.importorskip("psutil")
 FILE = """
 [base.world]
 clients = 10
-slots = 400
+slots = 200
 session = 5
 [base.train]
 model = "lenet"
 [base.look]
-every = 100
+every = 50
 [matrix]
 policy = ["fedavg", "pipecycle"]
 """
@@ -41,7 +41,7 @@ COMMANDS = {
     "sweep": ("sweep", "sweep.toml", "--save-every", "0.1", *PLACE),
     "reproduce": ("reproduce", "--file", "paper.toml", "--trials", "2", "--save-every", "0.1", *PLACE),
     "compare": (
-        *("compare", "fedavg", "pipecycle", "--trials", "2", "--clients", "10", "--slots", "300", "--budget", "1e6"),
+        *("compare", "fedavg", "pipecycle", "--trials", "2", "--clients", "10", "--slots", "120", "--budget", "1e6"),
         *("--model", "lenet", *PLACE),
     ),
 }
@@ -104,6 +104,7 @@ def results(folder: Path) -> pandas.DataFrame:
 
 @pytest.mark.slow
 def test_killed_terminated_and_shared_a_sweep_ends_the_same(home: Path) -> None:
+    (home / "sweep.toml").write_text(f"trials = 2\n{FILE}".replace("200", "400"))  # long enough to be stopped twice
     killed = start("sweep", home, "cut")
     until(lambda: checkpoints(home / "cut"), killed)
     killed.kill()

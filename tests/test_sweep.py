@@ -53,13 +53,26 @@ def test_a_matrix_multiplies_what_a_policy_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("[matrix]\nspeed = [1]\n", "matrix.speed: is neither a field nor a setting"),
+        (
+            "[matrix]\nspeed = [1]\n",
+            r"setting 'speed' of pipecycle: unknown, needs a setting \(groups, .*\) or a field of the run",
+        ),
+        ("[matrix]\ngroup = [1]\n", "setting 'group' of pipecycle: unknown, did you mean 'groups'"),
+        ("[matrix]\npolicies = ['fedavg']\n", "policies: unknown, did you mean 'policy'"),
+        ("[matrix]\ndetla = [0.1]\n", "setting 'detla' of pipecycle: unknown, did you mean 'delta'"),
+        ("[matrix]\nlr = [0.1]\n", "setting 'lr' of pipecycle: unknown, did you mean 'train.lr'"),
+        ("[martix]\nlr = [0.1]\n", "martix: unknown, did you mean 'matrix'"),
+        (
+            "[matrix]\npolicy = ['fedavg']\n'train.distillation' = [0.1, 0.5]\n",
+            "train.distillation: has no effect, fedavg has no teacher",
+        ),
+        ("[base.policy]\nname = 'mifa'\n[base.train]\ndistillation = 0.5\n", "has no effect, mifa has no teacher"),
         ("[matrix]\npolicy = 'fedavg'\n", "matrix.policy = fedavg: needs a list"),
         ("[matrix]\npolicy = ['fedavgg']\n", "did you mean 'fedavg'"),
         ("[matrix]\n'train.speed' = [1]\n", "train.speed: unknown"),
         ("[base.world]\nslot = 3\n", "did you mean 'slots'"),
         ("trials = 0\n", "trials = 0"),
-        ("colour = 3\n", "colour: needs one of base, extends, matrix, trials, exclude, when, parts"),
+        ("colour = 3\n", "colour: unknown, needs one of base, extends, matrix, trials, exclude, when"),
         ("[matrix]\npolicy = ['fedavg']\n[[exclude]]\npolicy = 'fedavg'\n", "everything is excluded"),
         ("[matrix]\ndelta = [0.1]\n[[exclude]]\ndelt = 0.1\n", "a rule about delt: unknown, did you mean 'delta'"),
         ("[matrix]\ndelta = [0.1]\n[[when]]\ndelta = 0.1\n", "needs a table called set"),
@@ -112,6 +125,14 @@ def test_a_folder_holds_the_trial_that_its_name_says(text: str, expected: list[i
     for name, config in runs.items():
         assert f"_trial-{config.world.trial}_" in name
         assert name.count("trial") == 1
+
+
+def test_the_weight_of_a_teacher_multiplies_those_who_have_one() -> None:
+    matrix = {"policy": ["flda", "fedavg"], "train.distillation": [0.5, 1.0]}
+    configs = list(expand(Config(), matrix).runs.values())
+    weights = [(config.policy, config.train.distillation) for config in configs]
+    assert weights == [("flda", 0.5), ("flda", 1.0), ("fedavg", 0.1)]
+    assert configs[2].identity() == Config("fedavg").identity()
 
 
 def test_iid_and_skewed_in_one_matrix() -> None:
@@ -190,12 +211,16 @@ def test_one_bad_run_does_not_stop_the_rest(tmp_path: Path) -> None:
 
 
 def test_a_run_that_cannot_begin_refuses_the_whole_file(tmp_path: Path) -> None:
-    (tmp_path / "s.toml").write_text(SMALL + "capacity = [50.0, 3.0]\n")
-    done = sweep(tmp_path / "a")
-    assert done.returncode == 2
-    assert "capacity-3.0" in done.stderr
-    assert "capacity = 3: a session needs 5 units" in done.stderr
-    assert not (tmp_path / "a").exists()
+    for line, name, reason in (
+        ("capacity = [50.0, 3.0]", "capacity-3.0", "capacity = 3: a session needs 5 units"),
+        ("model = ['mlp', 'json:net']", "model-json:net", "model 'json:net': module 'json' has no 'net'"),
+    ):
+        (tmp_path / "s.toml").write_text(f"{SMALL}{line}\n")
+        done = sweep(tmp_path / "a")
+        assert done.returncode == 2
+        assert name in done.stderr
+        assert reason in done.stderr
+        assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.slow

@@ -109,7 +109,7 @@ def test_a_setting_for_all_that_have_it() -> None:
         ("fedavg --groups 2", "setting 'groups' of fedavg: unknown"),
         ("fedavg mifa --set k=10", "setting 'k' of fedavg, mifa: unknown"),
         ("fedavg --set lr=0.1", "setting 'lr' of fedavg: unknown, did you mean 'train.lr'?"),
-        ("pipecycle(groups=2) --groups 3", "groups = 3: has no effect, pipecycle(groups=2) say their own"),
+        ("pipecycle(groups=2) --groups 3", "groups: has no effect, pipecycle(groups=2) say their own"),
         ("pipecycle --groups 3 --set groups=2", "--groups 3 and --set groups=2: give one of them, not both"),
         ("pipecycle pipecycle(groups=5)", "two of them are the same"),
         ("fedavg{trial=3}", "a trial is for all policies"),
@@ -142,12 +142,12 @@ def test_variants_in_python() -> None:
 
 def test_variants_in_a_matrix() -> None:
     matrix = {"policy": ["pipecycle(groups=2)", "cycp", "fedavg"], "groups": [5, 10], "lr": [0.1]}
-    with pytest.raises(InputError, match=r"matrix\.lr: is neither a field nor a setting"):
+    with pytest.raises(InputError, match=r"setting 'lr' of .*, cycp, fedavg: unknown, did you mean 'train.lr'"):
         expand(Config(), matrix)
     runs = expand(Config(), {**{key: matrix[key] for key in ("policy", "groups")}, "train.lr": [0.1]}).runs.values()
     cells = [(config.policy, config.settings.get("groups")) for config in runs]
     assert cells == [("pipecycle", 2), ("cycp", 5), ("cycp", 10), ("fedavg", None)]
-    with pytest.raises(InputError, match=r"matrix\.groups: has no effect"):
+    with pytest.raises(InputError, match=r"groups: has no effect, pipecycle\(groups=2\) say their own"):
         expand(Config(), {"policy": ["pipecycle(groups=2)"], "groups": [5]})
 
 

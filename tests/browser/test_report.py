@@ -227,6 +227,7 @@ def test_nothing_is_clipped_or_overprinted(browser: Any, report: Path, width: in
     page = visited.page
     page.evaluate("document.querySelectorAll('details').forEach(node => { node.open = true; })")
     assert page.evaluate(CLIPPED) == []
+    assert width == 1400 or page.locator("td:empty:visible").count() == 0  # a list has no entries that say nothing
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     for plot in ("slot", "energy", "differences"):
         assert page.locator(f"#plot-{plot} .annotation-text-g").count() >= 2
@@ -248,6 +249,11 @@ def test_the_axis_shows_where_lines_differ(visit: Visit) -> None:
     assert high - low < 100
 
 
+def test_plots_round_as_tables_do(visit: Visit) -> None:
+    visit.page.wait_for_selector("#plot-slot .annotation-text-g")
+    assert f"centralised {93.25:.1f} %" in visit.page.locator("#plot-slot .annotation-text-g").all_text_contents()
+
+
 def test_print_on_a4(browser: Any, report: Path) -> None:
     visited = Visit(browser, report, color_scheme="dark")
     page = visited.page
@@ -266,6 +272,11 @@ def test_print_on_a4(browser: Any, report: Path) -> None:
     right = "(nodes) => Math.max(...nodes.map(node => node.getBoundingClientRect().right))"
     assert page.eval_on_selector_all(".main-svg, table", right) <= 700
     assert page.locator(".switches").is_hidden()
+    for whole in (
+        ".scroll >> nth=0",
+        ".caption >> nth=0",
+    ):  # no head without rows, no sentence cut at the end of a page
+        assert page.eval_on_selector(whole, "node => getComputedStyle(node).breakInside") == "avoid"
     assert visited.trouble == []
     visited.context.close()
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from pipecycle.data import CATALOGUE, Entry, cache_root, load
 from pipecycle.errors import InputError
@@ -26,6 +25,8 @@ def test_digits() -> None:
 
 
 def test_digits_are_scikit_learns() -> None:
+    from sklearn.datasets import load_digits
+
     bundle = load_digits()
     task = load("digits")
     levels = np.concatenate([task.x_train, task.x_test])[:, 0] * 0.3755 + 0.3054

@@ -38,6 +38,8 @@ def test_bytes_are_divided_by_255() -> None:
 
 def test_more_classes_than_labels() -> None:
     assert made(classes=10).classes == 10
+    assert made(y_train=Y + 1, y_test=Y[:2] + 1, classes=4).classes == 4  # who counts the classes knows about class 0
+    assert made(y_test=Y[:2] + 1).classes == 3  # no sample of class 0 to test on
 
 
 def test_a_scale_by_channel() -> None:
@@ -60,6 +62,7 @@ def test_a_scale_by_channel() -> None:
         ({"x_test": np.array([[1.0], [1e300]])}, "x_test[1] holds a value that is not a finite 32-bit number"),
         ({"y_train": Y.astype(float)}, "y_train has type float64: labels need to be integers"),
         ({"y_train": Y - 1}, "y_train holds -1: labels need to be 0 or more"),
+        ({"y_train": Y + 1, "y_test": Y[:2] + 1}, "hold labels 1 to 3: need to begin at 0, subtract 1"),
         ({"y_train": Y[:, None]}, "y_train has shape (4, 1): needs one label per sample"),
         ({"y_train": Y + 2**40}, "labels need to be below 65,536"),
         ({"y_train": Y[:3]}, "x_train has 4 samples but y_train has 3 labels"),

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from subprocess import CompletedProcess
 
 import pytest
 
-LONG = ("test_chaos", "test_up", "test_processes", "test_simulation", "test_own_app")
+Command = Callable[..., CompletedProcess[str]]
+
+LONG = ("test_chaos", "test_processes", "test_up", "test_simulation", "test_own_app")
 """Modules with processes of their own: they begin first, so that two workers end together."""
 
 
@@ -22,13 +24,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture
-def deploy() -> Callable[..., CompletedProcess[str]]:
-    """`pipecycle deploy` within this process."""
+def command() -> Command:
+    """`pipecycle` within this process."""
     with warnings.catch_warnings():  # the older typer that Flower asks for uses what click is going to remove
         warnings.simplefilter("ignore")
         from ..commands import pipecycle
 
-    def call(*arguments: str, cwd: Path) -> CompletedProcess[str]:
-        return pipecycle("deploy", *arguments, cwd=cwd, columns=200)
+    return partial(pipecycle, columns=200)
 
-    return call
+
+@pytest.fixture
+def deploy(command: Command) -> Command:
+    """`pipecycle deploy` within this process."""
+    return partial(command, "deploy")

@@ -41,12 +41,12 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
 
 
-def until(condition: Callable[[], object], said: Callable[[], str] = str) -> None:
-    """Wait for an event."""
+def until(condition: Callable[[], object], said: Callable[[], str] = str, every: float = 0.1) -> None:
+    """Wait for an event; look for it `every` so many seconds."""
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, said()
-        time.sleep(0.1)
+        time.sleep(every)
 
 
 def stop_after(driver: Any, last: int, error: type[BaseException]) -> None:

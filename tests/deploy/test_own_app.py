@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from pipecycle.world.energy import UNIT  # noqa: E402
 from .in_process.test_monitoring import one, parse, read_model  # noqa: E402
 from .shared import PATIENCE, read_trace  # noqa: E402
 
+Deploy = Callable[..., subprocess.CompletedProcess[str]]
 PROJECT = """
 [project]
 name = "mine"
@@ -81,11 +83,6 @@ server = server_app(initial=lambda: {"x": np.zeros(3, np.float32), "seen": np.ze
 """
 
 
-def pipecycle(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipecycle", "deploy", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False)
-
-
 def watched(home: Path, *arguments: str) -> tuple[int, str, list[dict[str, str]]]:
     """`deploy up`, with the exit code, the log and what the served model's file said of itself while it ran."""
     command = [sys.executable, "-m", "pipecycle", "deploy", "up", home.name, *arguments]
@@ -108,22 +105,22 @@ def watched(home: Path, *arguments: str) -> tuple[int, str, list[dict[str, str]]
     return process.returncode, (home.parent / "up.log").read_text(), seen
 
 
-def test_it_is_scheduled_as_it_is(tmp_path: Path) -> None:
+def test_it_is_scheduled_as_it_is(tmp_path: Path, deploy: Deploy) -> None:
     home = tmp_path / "my app"
     home.mkdir()
     (home / "pyproject.toml").write_text(PROJECT)
     (home / "mine.py").write_text(APP)
-    lacking = pipecycle("up", "my app", cwd=tmp_path)
+    lacking = deploy("up", "my app", cwd=tmp_path)
     assert lacking.returncode == 2
     assert "`pipecycle deploy init 'my app'` adds them" in lacking.stderr
-    settings = {"clock": "logical", "slack": 0, "session": 4, "slots": 12, "lr": 0.5, "harvest": "always"}
+    settings = {"clock": "logical", "slack": 0, "session": 4, "slots": 5, "lr": 0.5, "harvest": "always"}
     options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    options += ["--nodes", "2", "--policy", "fedavg", "--set", "epoch=10"]
-    made = pipecycle("init", "my app", *options, cwd=tmp_path)
+    options += ["--nodes", "2", "--policy", "fedavg", "--set", "epoch=5"]
+    made = deploy("init", "my app", *options, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     assert "schedules 2 nodes; its settings are in" in made.stdout  # what it learns is its own affair
     assert 'partition = "by-street"' in (home / "pyproject.toml").read_text()
-    code, said, seen = watched(home, "--json", "--set", "evaluate-every=6", "--set", "evaluate-clients=1")
+    code, said, seen = watched(home, "--json", "--set", "evaluate-every=3", "--set", "evaluate-clients=1")
     assert code == 0, said
     model = load_file(home / "run" / "model.safetensors")
     sessions = int(model["seen"]) // 2
@@ -133,9 +130,9 @@ def test_it_is_scheduled_as_it_is(tmp_path: Path) -> None:
     uploads = books[0]["uploads"] // UNIT
     assert books[0]["training"] == 2 * UNIT * uploads > 0  # two steps of four, as it counted
     assert books[1]["training"] == books[1]["uploads"] == 0  # it failed before its first step
-    assert "evaluate-every = 6" in (home / "federation" / "run.toml").read_text()
+    assert "evaluate-every = 3" in (home / "federation" / "run.toml").read_text()
     log = "".join(path.read_text() for path in (home / "federation" / "logs").iterdir())
-    assert "slot 12 of 12: version" in log
+    assert "slot 5 of 5: version" in log
     evaluations = [event for event in read_trace(home / "run" / "trace.jsonl") if event["event"] == "evaluation"]
     assert [event["accuracy"] for event in evaluations] == [25.0] * len(evaluations)
     assert evaluations[-1]["loss"] == pytest.approx(float(((model["x"] - 1) ** 2).sum()))

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ pytest.importorskip("psutil")
 pytestmark = [pytest.mark.flower, pytest.mark.chaos]
 
 from pipecycle.commands.live_machines import STATE, write_machines  # noqa: E402
+from pipecycle.deploy.local import certificates  # noqa: E402
 from pipecycle.deploy.local.certificates import make_node_key  # noqa: E402
 from pipecycle.deploy.local.federation import Federation  # noqa: E402
 from pipecycle.deploy.local.processes import kill_family  # noqa: E402
@@ -52,10 +54,20 @@ class Device:
         return self.log.read_text(errors="replace").count(words)
 
 
-@pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Federation]:
-    with Federation(tmp_path / "federation", tls=True) as federation:
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """With certificates of this machine alone, which have expired."""
+    folder = tmp_path_factory.mktemp("live") / "federation"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certificates, "VALID", timedelta(minutes=-30))
+        assert not certificates.make_authority(folder / "keys").lasts
+    with Federation(folder, tls=True) as federation:
         yield federation
+
+
+def test_certificates_of_this_machine_alone_are_made_again(federation: Federation) -> None:
+    """The SuperLink counts as started when it answers a client that trusts its certificate."""
+    assert federation.authority.lasts
 
 
 def test_a_device_that_lost_power_is_let_in_again(tmp_path: Path, federation: Federation) -> None:

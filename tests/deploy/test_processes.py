@@ -1,12 +1,15 @@
-"""Real SuperLinks and SuperNodes on loopback: the same bits, nobody admitted who should not be, nobody left behind."""
+"""Real SuperLinks and SuperNodes on loopback: the same bits, nobody admitted who should not be, nobody left behind.
+
+The federation has lasted for years: its certificate was renewed, and two nodes have other versions of the package."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ pytestmark = pytest.mark.flower
 
 from safetensors.numpy import load_file  # noqa: E402
 
+import pipecycle  # noqa: E402
 from pipecycle.commands.live_app import write_app  # noqa: E402
 from pipecycle.deploy import RunSettings  # noqa: E402
 from pipecycle.deploy.local.certificates import make_authority, make_node_key  # noqa: E402
@@ -24,14 +28,19 @@ from pipecycle.deploy.local.federation import Federation  # noqa: E402
 from pipecycle.deploy.local.loopback import SWITCHES  # noqa: E402
 from pipecycle.deploy.local.processes import Descendants  # noqa: E402
 from pipecycle.deploy.local.progress import Tail  # noqa: E402
+from pipecycle.deploy.wire.protocol import PROTOCOL  # noqa: E402
 
 from .shared import (  # noqa: E402
     BITS,
+    PATIENCE,
     in_process,
     read_trace,
     same,
     until,
 )
+
+Command = Callable[..., CompletedProcess[str]]
+WIRE, SESSION = "deploy/wire/protocol.py", "deploy/node/session.py"
 
 
 class Watched:
@@ -60,32 +69,61 @@ class Watched:
                 continue
 
 
+def installed(home: Path, file: str, line: str, instead: str) -> Path:
+    """Another version of the package, which differs in one line; the file that has it."""
+    shutil.copytree(Path(pipecycle.__file__).parent, home / "pipecycle", ignore=shutil.ignore_patterns("__pycache__"))
+    changed = home / "pipecycle" / file
+    text = changed.read_text()
+    assert text.count(line) == 1
+    changed.write_text(text.replace(line, instead))
+    return changed
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """A run with TLS and keys, three nodes and three intruders that claim to be node 0."""
+    """A run with TLS and keys, three nodes and three intruders that claim to be node 0.  Node 1 has a newer version of
+    the package and node 2 an older one, until both are upgraded while they run."""
     home = tmp_path_factory.mktemp("live")
-    settings = {**BITS, "clients": 3, "pin-nodes": True, "out": str(home / "run")}
+    settings = {**BITS, "clients": 3, "pin-nodes": True, "roll-call": PATIENCE, "out": str(home / "run")}
     write_app(home / "app", RunSettings())
     stranger = make_node_key(home / "stranger", 0)
     other = make_authority(home / "other")
-    with Federation(home / "federation", tls=True) as federation:
+    kept = home / "authority.key"
+    first = make_authority(home / "federation" / "keys", kept=kept)
+    device, before = Path(shutil.copy(first.root, home / "ca.crt")), first.certificate.read_bytes()
+    renewed = make_authority(first.folder, kept=kept).certificate.read_bytes()
+    newer = installed(home / "newer", WIRE, f"\nPROTOCOL = {PROTOCOL}\n", f"\nPROTOCOL = {PROTOCOL + 98}\n")
+    older = installed(home / "older", SESSION, "    reply.content[OURS].update(HELLO)", "    reply.content[OURS]")
+    with Federation(home / "federation", tls=True) as federation, pytest.MonkeyPatch.context() as patch:
         watched = Watched(federation.descendants)
         federation.start_node(7, {"partition-id": 0}, key=stranger)
         federation.start_node(8, {"partition-id": 0}, root=other.root)
         federation.tls = False
         federation.start_node(9, {"partition-id": 0})
         federation.tls = True
-        for node in range(3):
+        known = os.environ.get("PYTHONPATH", "")
+        for node, versions in enumerate(([], [str(home / "newer")], [str(home / "older")])):
+            patch.setenv("PYTHONPATH", os.pathsep.join([*versions, known]))
             ledger = home / "nodes" / f"{node}.json"
-            federation.start_node(node, {"partition-id": node, "ledger": str(ledger)})
+            federation.start_node(node, {"partition-id": node, "ledger": str(ledger)}, root=device)
+        patch.setenv("PYTHONPATH", known)
         federation.submit(home / "app", settings)
         tail = Tail(home / "run" / "trace.jsonl")
 
+        def words() -> str:
+            return f"{tail.progress.warnings} {federation.last_words('superlink')}"
+
+        until(lambda: len(tail.read().warnings) == 2, words)
+        noted = sorted(tail.progress.warnings)
+        for file in (newer, older):  # in place, as pip does; nodes keep running
+            shutil.copy(Path(pipecycle.__file__).parent / file.relative_to(file.parents[3] / "pipecycle"), file)
+
         def over() -> bool:
             watched.look()
-            return tail.read().ended is not None or "superlink" in federation.dead()
+            ended = tail.read().ended is not None and not federation.watch()
+            return ended or "superlink" in federation.dead()
 
-        until(over, lambda: federation.last_words("superlink"))
+        until(over, words, every=0.5)
         verdict = ("", "")
         while not verdict[0].startswith("finished"):  # each question takes a second of a core
             verdict = federation.verdict()
@@ -94,21 +132,25 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
             "settings": settings,
             "verdict": verdict,
             "dead": federation.dead(),
-            "logs": {node: federation.log(f"node-{node}").read_text() for node in (7, 8, 9)},
+            "logs": {node: federation.log(f"node-{node}").read_text() for node in (0, 7, 8, 9)},
             "nodes": federation.flwr("supernode", "list", "pipecycle")["nodes"],
             "trace": tail.progress,
             "watched": watched,
+            "noted": noted,
+            "certificates": [before, renewed, first.certificate.read_bytes()],
         }
     assert federation.descendants.look() == set()
 
 
-def test_the_same_bits_as_in_process_and_as_planned_and_trained(finished: dict[str, Any], tmp_path: Path) -> None:
+def test_the_same_bits_as_in_process_and_as_planned_and_trained(
+    finished: dict[str, Any], tmp_path: Path, command: Command
+) -> None:
     assert finished["verdict"][0] == "finished:completed", finished["verdict"]
     run = finished["home"] / "run"
     live = load_file(run / "model.safetensors")
     assert same(live, in_process(tmp_path / "local", finished["settings"]))
-    command = ["run", "--config", str(run / "config.toml"), "--out", str(tmp_path / "planned"), "--device", "cpu"]
-    subprocess.run([sys.executable, "-m", "pipecycle", *command], check=True, capture_output=True)
+    planned = command("run", "--config", str(run / "config.toml"), "--out", "planned", "--device", "cpu", cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
     assert same(live, load_file(tmp_path / "planned" / "model.safetensors"))
     assert finished["trace"].version == 2
     initial = in_process(tmp_path / "short", {**finished["settings"], "slots": 1})
@@ -116,15 +158,16 @@ def test_the_same_bits_as_in_process_and_as_planned_and_trained(finished: dict[s
 
 
 def test_who_has_no_key_or_trusts_another_is_refused(finished: dict[str, Any]) -> None:
+    logs = finished["logs"]
     assert {name: finished["dead"].get(name) for name in ("node-7", "node-8")} == {"node-7": 1, "node-8": 1}
-    assert "Exit Code: 305" in finished["logs"][7]
-    assert "Failed to activate SuperNode" in finished["logs"][7]
-    assert "CERTIFICATE_VERIFY_FAILED" in finished["logs"][8]
-    assert "Connection attempt failed" in finished["logs"][9]
-    assert "SuperNode ID" not in "".join(finished["logs"].values())
+    assert "Exit Code: 305" in logs[7]
+    assert "Failed to activate SuperNode" in logs[7]
+    assert "CERTIFICATE_VERIFY_FAILED" in logs[8]
+    assert "Connection attempt failed" in logs[9]
+    assert "SuperNode ID" in logs[0]
+    assert "SuperNode ID" not in logs[7] + logs[8] + logs[9]
     online = [node for node in finished["nodes"] if node["status"] == "online"]
     assert len(online) == 3
-    assert finished["trace"].total["refused"] == finished["trace"].total["lost"] == 0
     pins = [event for event in read_trace(finished["home"] / "run" / "trace.jsonl") if event["event"] == "pin"]
     assert {node for pin in pins for node in pin["nodes"]} == {node["node-id"] for node in online}
 
@@ -151,3 +194,26 @@ def test_energy_is_conserved_in_every_ledger(finished: dict[str, Any]) -> None:
         assert account["training"] == 4 * account["uploads"]
     sessions = sum(account["uploads"] for account in accounts) / 2**20
     assert sessions == 4  # launched in slots 0, 2, 4 and 6
+
+
+def test_devices_with_the_first_ca_crt_trust_the_renewed_certificate(finished: dict[str, Any]) -> None:
+    before, renewed, served = finished["certificates"]
+    assert before != renewed == served
+    assert not list(finished["home"].glob("federation/**/authority.key"))
+
+
+def test_each_side_is_told_which_one_to_upgrade(finished: dict[str, Any]) -> None:
+    """The newer node refuses the server, and the server refuses the node that says nothing."""
+    by_server, by_node = finished["noted"]
+    ours, version = f"(protocol {PROTOCOL})", pipecycle.__version__
+    assert f"the server has pipecycle {version} {ours}, the node {version} (protocol {PROTOCOL + 98})" in by_node
+    assert by_node.rstrip("'>").endswith(": upgrade the server")
+    assert by_server.startswith("an unknown node: protocol: the node's pipecycle is older")
+    assert by_server.endswith(": upgrade the node")
+
+
+def test_a_node_is_let_in_as_soon_as_it_is_upgraded(finished: dict[str, Any]) -> None:
+    progress = finished["trace"]
+    assert [device.tally["roll-call"] for device in progress.devices.values()] == [1, 1, 1]
+    assert set(progress.strangers) == {"lost", "refused"}
+    assert {kind for device in progress.devices.values() for kind in device.tally} == {"roll-call", "reply"}

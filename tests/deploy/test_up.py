@@ -38,6 +38,7 @@ from .shared import (  # noqa: E402
     until,
 )
 
+Command = Callable[..., subprocess.CompletedProcess[str]]
 Up = Callable[..., subprocess.Popen[str]]
 
 
@@ -64,7 +65,7 @@ def options(settings: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.chaos
-def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up) -> None:
+def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up, command: Command) -> None:
     settings = {**BITS, "clock": "logical", "slack": 0, "slots": 8, "initial": 40.0}  # sessions may be paid twice
     process = up("app", "--nodes", "2", "--tls", "--node", "capacity=60", "--json", *options(settings))
     kin = Descendants(process.pid)
@@ -74,9 +75,8 @@ def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up) 
         kin.look()
         return tail.read().aggregations > 0 or process.poll() is not None
 
-    until(lambda: tail.read().groups or process.poll() is not None)
-    status = [sys.executable, "-m", "pipecycle", "deploy", "status", "app", "--json"]
-    told = json.loads(subprocess.run(status, cwd=tmp_path, check=True, capture_output=True, text=True).stdout)
+    until(lambda: any(0 in group for group in tail.read().groups) or process.poll() is not None)
+    told = json.loads(command("deploy", "status", "app", "--json", cwd=tmp_path).stdout)
     assert told["running"]["pid"] == process.pid
     assert told["nodes"]["0"]["doing"] == "training"
     until(first_update)
@@ -117,18 +117,17 @@ def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up) 
     assert any("anew" in event for event in pins)
     assert len({node for event in pins for node in event["nodes"]}) == 4
     assert not [event for event in trace if event["event"] == "refused"]
-    report = ["report", "app/run", "--out", "report.html"]
-    subprocess.run([sys.executable, "-m", "pipecycle", *report], cwd=tmp_path, check=True, capture_output=True)
+    assert command("report", "app/run", "--out", "report.html", cwd=tmp_path).returncode == 0
     assert (tmp_path / "report.html").stat().st_size > 100_000
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_nobody_outlives_the_command(tmp_path: Path, up: Up, how: signal.Signals) -> None:
-    process = up("app", "--nodes", "2")
+    process = up("app", "--nodes", "1")
     kin = Descendants(process.pid)
     noted = tmp_path / "app" / "federation" / "running.json"
-    until(lambda: noted.exists() and len(json.loads(noted.read_text())["nodes"]) == 2)
-    until(lambda: len(kin.look()) >= 6)  # keeper, SuperLink, nodes and their SuperExecs
+    until(lambda: noted.exists() and json.loads(noted.read_text())["nodes"])
+    until(lambda: len(kin.look()) >= 5)  # keeper, SuperLink, node and their SuperExecs
     time.sleep(2)  # the keeper has seen them too
     os.kill(process.pid, how)
     process.communicate(timeout=PATIENCE)

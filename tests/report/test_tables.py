@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
+import matplotlib
 import pytest
+from matplotlib.ft2font import FT2Font
 
 from pipecycle.report import load
-from pipecycle.report.markup import latex, markdown
-from pipecycle.report.tables import _share, default_target, summary_rows, tables, to_target
+from pipecycle.report.markup import html_table, latex, markdown
+from pipecycle.report.tables import TextTable, _share, default_target, summary_rows, tables, to_target
 
 
 def test_accuracy_and_the_difference_to_the_best(make) -> None:
@@ -131,6 +134,48 @@ def test_latex_compiles(make, tmp_path: Path) -> None:
             cwd=tmp_path, capture_output=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-2000:]
+
+
+SIXTH = (
+    ("Scheduler", "Accuracy (%), mean ± sd", "Difference to the best (points)", "95 % interval (points)",
+     "Best so far (%)", "Trials"),
+    (("PipeCycle+", "83.1 ± 3.5", "best", "-", "84.2", "2"),
+     ("FedBacys", "41.8 ± 12.0", "-41.2", "-117.1 to +34.6", "60.1", "2")),
+)  # fmt: skip
+DIGIT = {"normalsize": 5.0, "small": 4.625, "footnotesize": 4.25, "scriptsize": 3.985, "tiny": 3.405}
+"""Points of a digit in Computer Modern at 10, 9, 8, 7 and 5 points."""
+
+
+def points(text: str) -> float:
+    """The width of a word in Computer Modern at 10 points; signs are as in mathematics."""
+    font = FT2Font(f"{matplotlib.get_data_path()}/fonts/ttf/cmr10.ttf")
+    font.set_size(10, 72.27)
+    signs = {" ": 3.33, "±": 7.78, "-": 7.78, "+": 7.78}
+    advance = (signs.get(letter) or font.load_char(ord(letter)).linearHoriAdvance / 65536 for letter in text)
+    return sum(advance)
+
+
+@pytest.mark.parametrize(("width", "size"), [(3.5, "scriptsize"), (5.0, "normalsize")])
+def test_a_table_is_no_wider_than_the_column_it_is_for(width: float, size: str) -> None:
+    text = latex([TextTable("Accuracy", *SIXTH)], width)
+    assert f"{{\\{size}\\setlength" in text
+    assert "more than" not in text
+    heads = [re.sub(r"\\begin\S*|\\end\S*", "", head) for head in text.splitlines()[4].split(" & ")]
+    lines = [[line.replace("\\%", "%").replace("$\\pm$", "±").strip() for line in head.split(r"\\")] for head in heads]
+    columns = zip(lines, *SIXTH[1], strict=True)
+    natural = sum(max(map(points, (*head, *cells))) for head, *cells in columns)
+    room = width * 72.27 - natural * DIGIT[size] / 5.0
+    assert room / 5 > 3  # between two columns
+    assert size == "normalsize" or natural > width * 72.27  # it did not fit as it was
+
+
+def test_a_table_that_fits_in_no_type_says_so() -> None:
+    text = latex([TextTable("Accuracy", *SIXTH)], 2.0)
+    assert text.splitlines()[0] == "% Accuracy (needs the package booktabs); needs 3.0 in, more than 2 in"
+
+
+def test_a_number_is_not_torn_from_its_deviation() -> None:
+    assert ">83.1\u00a0±\u00a03.5</td>" in html_table(TextTable("Accuracy", *SIXTH))
 
 
 def test_a_plan_has_no_accuracy_tables(make) -> None:

@@ -119,7 +119,7 @@ def test_damaged_and_foreign_checkpoints_are_refused(learnt: Problem, tmp_path: 
 
 
 RUN = (
-    *("run", "fedavg", "--clients", "30", "--alpha", "0.3", "--slots", "150", "--model", "lenet"),
+    *("run", "fedavg", "--clients", "30", "--alpha", "0.3", "--slots", "90", "--model", "lenet"),
     *("--save-every", "0.05", "--device", "cpu", "--out"),
 )
 

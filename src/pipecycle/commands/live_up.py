@@ -23,8 +23,9 @@ from pipecycle.files import read_toml, write
 from pipecycle.runs.config import toml
 from pipecycle.stopping import as_ctrl_c
 
-ASK = 10.0
-"""Seconds between two `flwr list` for the state of the run; each takes a second of a core."""
+ASK, AGAIN = 30.0, 1.0
+"""Seconds between two `flwr list` for the state of the run, which takes a second of a core: while it lasts, and once
+it seems to be over."""
 PATIENCE = 5
 """How many in a row may fail."""
 Say = Callable[[str], None]
@@ -176,14 +177,15 @@ def run_app(site: Site, settings: RunSettings, options: StartOptions, *, say: Sa
 
 def _watch(federation: Federation, tail: Tail, show: Show) -> Outcome:
     """Until the SuperLink says that the run is over."""
-    asked, unanswered = time.monotonic(), 0
+    asked, unanswered, served, serving = time.monotonic(), 0, False, False
     while True:
         progress = tail.read()
         show(progress, federation)
-        federation.watch()
+        served, serving = served or serving, federation.watch()
         if "superlink" in federation.dead():
             return Outcome("finished:failed", f"the SuperLink ended: {federation.last_words('superlink')}", progress)
-        if progress.ended is not None or time.monotonic() - asked > ASK:
+        over = not serving and (served or progress.ended is not None)
+        if time.monotonic() - asked > (AGAIN if over else ASK):
             try:
                 verdict, why = federation.verdict()
                 unanswered = 0

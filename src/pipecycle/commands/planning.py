@@ -38,7 +38,7 @@ from pipecycle.policies.registry import ELSEWHERE, policy_class
 from pipecycle.policies.settings import described
 from pipecycle.policies.spec import Spec
 from pipecycle.report.picture import picture
-from pipecycle.runs.config import Config
+from pipecycle.runs.config import BY_THE_MODEL, Config, toml
 from pipecycle.runs.planning import model_of, priced_by_model
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.summary import flattened, sentences, summarise, warnings
@@ -143,8 +143,8 @@ def policies(policy: PolicyName = None, as_json: Json = False) -> None:
     for name, kind in kinds.items():
         print(f"{name}: {inspect.cleandoc(kind.__doc__ or '')}")
         for key, setting in described(kind).items():
-            default = "" if setting.default is None else f" = {setting.default}"
-            print(f"    {key}{default}  {setting}")
+            default = "by the model" if key in BY_THE_MODEL else toml(setting.default)
+            print(f"    {key}{'' if setting.default is None else f' = {default}'}  {setting}")
     for name, where in ELSEWHERE.items() if policy is None else ():
         print(f"{name}: {where}")
 

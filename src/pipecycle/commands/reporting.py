@@ -120,7 +120,7 @@ def tables(
     only: Only = None,
     labels: Labels = None,
     width: Annotated[
-        float | None, typer.Option(help="Of LaTeX tables, in inches; as wide as they need if not given.")
+        float | None, typer.Option(help="Of LaTeX tables, in inches; they get smaller type where they need it.")
     ] = None,
     target: Target = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,

@@ -44,9 +44,10 @@ from pipecycle.commands.sweeping import clear_all
 from pipecycle.data.augment import FORMS
 from pipecycle.files import writable_folder
 from pipecycle.runs.config import Config
-from pipecycle.runs.planning import shares_of
+from pipecycle.runs.planning import model_of, shares_of
 from pipecycle.runs.run import RunFolder, train_folders
 from pipecycle.runs.sweep import check_effects
+from pipecycle.schedule.schedule import Schedule
 from pipecycle.screen import lead, progress, screen
 from pipecycle.stopping import Interrupted
 from pipecycle.words import number
@@ -100,6 +101,7 @@ def conduct(config: Config, out: Path | None, device: str, save_every: float, fr
     path = out or Path("runs") / folder_name(config)
     console = screen(stderr=as_json)
     writable_folder(path)
+    schedule = _prepared(config) if fresh else None  # a run that cannot begin removes nothing
     if fresh:
         clear_all([path], console)
     folder = RunFolder(path, config)
@@ -110,6 +112,7 @@ def conduct(config: Config, out: Path | None, device: str, save_every: float, fr
         if not as_json:
             console.print(f"{path} is already finished (--fresh trains it from scratch).")
     else:
+        folder.schedule = schedule or _prepared(config)
         _train(folder, device, save_every, console)
     figures = folder.result()
     if as_json:
@@ -136,11 +139,15 @@ def folder_name(config: Config) -> str:
     return whole if len(whole) <= LONGEST else f"{whole[: LONGEST - 9]}-{config.identity()[:8]}"
 
 
-def _train(folder: RunFolder, device: str, save_every: float, console: Console) -> None:
+def _prepared(config: Config) -> Schedule:
+    """The plan; what the data or the model do not allow is said before time is spent on it."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    shares_of(folder.config)  # more clients than samples are refused before time is spent on planning
-    folder.schedule = planned(folder.config)
+    shares_of(config)
+    model_of(config)
+    return planned(config)
 
+
+def _train(folder: RunFolder, device: str, save_every: float, console: Console) -> None:
     def begun(_: Sequence[RunFolder]) -> None:
         if folder.resumed is not None and folder.schedule is not None:
             where = f"slot {number(folder.resumed)} of {number(folder.schedule.slots)}"

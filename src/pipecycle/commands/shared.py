@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from glob import escape as glob_escape
+from collections.abc import Callable, Iterable, Mapping
+from glob import escape, glob
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ import typer
 from pipecycle.checks import MOST_WORKERS, at_least, seconds
 from pipecycle.data.catalogue import CATALOGUE
 from pipecycle.errors import InputError, shown
+from pipecycle.policies import REGISTRY
 from pipecycle.policies.registry import MODELS, parameters, policy_class
 from pipecycle.policies.spec import Spec
 from pipecycle.runs.config import SECTIONS, SHORT, Config, read_config, whole_name
@@ -21,33 +22,29 @@ from pipecycle.runs.planning import planning
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.screen import progress
 from pipecycle.stopping import Interrupted
+from pipecycle.world.devices_file import examples
 from pipecycle.world.devices_file import load as load_fleet
 from pipecycle.world.specs import FORMS
 
 
-def complete_policy(incomplete: str) -> list[str]:
-    from pipecycle.policies import REGISTRY
+def among(names: Iterable[str], *endings: str) -> Callable[[str], list[str]]:
+    """What a shell may complete a word to: one of the names, or a file that ends so."""
 
-    return [name for name in REGISTRY if name.startswith(incomplete)]
+    def complete(incomplete: str) -> list[str]:
+        files = [file for ending in endings for file in sorted(glob(f"{escape(incomplete)}*{ending}"))]
+        return [name for name in names if name.startswith(incomplete)] + files
 
-
-def complete_data(incomplete: str) -> list[str]:
-    files = [str(path) for path in Path().glob(f"{glob_escape(incomplete)}*.npz")]
-    return [name for name in CATALOGUE if name.startswith(incomplete)] + sorted(files)
-
-
-def complete_model(incomplete: str) -> list[str]:
-    return [name for name in MODELS if name.startswith(incomplete)]
+    return complete
 
 
-def complete_setting(incomplete: str) -> list[str]:
+def _keys() -> list[str]:
     """Short names, settings of any policy of ours, and fields with their section."""
-    from pipecycle.policies import REGISTRY
-
     keys = [*SHORT, *(key for kind in REGISTRY.values() for key in parameters(kind))]
     keys += [f"{section}.{field.name}" for section, kind in SECTIONS.items() for field in attrs.fields(kind)]
-    return [f"{key}=" for key in dict.fromkeys(keys) if key.startswith(incomplete)]
+    return [f"{key}=" for key in dict.fromkeys(keys)]
 
+
+complete_policy = among(REGISTRY)
 
 Groups = Annotated[int | None, typer.Option(help="Concurrent groups G, for policies that have groups. \\[default: 2]")]
 Delta = Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.5]")]
@@ -56,9 +53,20 @@ SessionLength = Annotated[int | None, typer.Option(help="Slots, and units, of a 
 Slots = Annotated[int | None, typer.Option(help="Horizon in slots. \\[default: 15000]")]
 Budget = Annotated[float | None, typer.Option(help="Stop once the fleet has spent this many units.")]
 Trial = Annotated[int | None, typer.Option(help="Picks weather and every random choice. \\[default: 0]")]
-HarvestSpec = Annotated[str | None, typer.Option(metavar="SPEC", help=f"Instead of --delta: {FORMS}.")]
+HarvestSpec = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SPEC",
+        help=f"Instead of --delta: RATE, {FORMS}.",
+        autocompletion=among(re.findall(r"[a-z]+:|always", FORMS)),
+    ),
+]
 Fleet = Annotated[
-    str | None, typer.Option(help="A file of devices (.toml or .csv), or phones, boards, microcontrollers, satellites.")
+    str | None,
+    typer.Option(
+        help=f"A file of devices (.toml or .csv), or {', '.join(examples())}.",
+        autocompletion=among(examples(), ".toml", ".csv"),
+    ),
 ]
 ConfigFile = Annotated[
     Path | None,
@@ -70,18 +78,18 @@ Settings = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="A setting of the policy, or any field of `pipecycle config`: groups=3, train.lr=0.1, capacity=50.",
-        autocompletion=complete_setting,
+        autocompletion=among(_keys()),
     ),
 ]
 DataSet = Annotated[
     str | None,
-    typer.Option("--data", help="digits, fashion-mnist, cifar10 or an .npz file.", autocompletion=complete_data),
+    typer.Option(
+        "--data", help="digits, fashion-mnist, cifar10 or an .npz file.", autocompletion=among(CATALOGUE, ".npz")
+    ),
 ]
 Model = Annotated[
     str | None,
-    typer.Option(
-        help="mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory.", autocompletion=complete_model
-    ),
+    typer.Option(help="mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory.", autocompletion=among(MODELS)),
 ]
 PolicyName = Annotated[
     str | None,

@@ -232,7 +232,9 @@ def annotated(chosen: Config) -> str:
         lines += ["", f"[{name}]  # {kind.__doc__.strip().rstrip('.').lower()}"]
         for field in attrs.fields(kind):
             value, note, needs = getattr(getattr(chosen, name), field.name), field.metadata["note"], allowed(field)
-            lines.append(_line(field.name, value, f"{note}; {needs}" if needs and needs not in note else note))
+            lines.append(
+                _line(field.name, value, f"{note}; {needs}" if needs != "text" and needs not in note else note)
+            )
     return "\n".join(lines) + "\n"
 
 

@@ -74,8 +74,8 @@ class Task:
     """Samples and labels to train on and to test on.
 
     Samples become float32 of shape (n, features) or (n, channels, height, width); bytes (uint8) are scaled, which
-    without a `scale` divides them by 255, other numbers are taken as they are.  Labels become int64; 0 classes means
-    the largest one plus one.
+    without a `scale` divides them by 255, other numbers are taken as they are.  Labels become int64; without `classes`
+    they begin at 0, and the largest says how many classes there are.
     """
 
     x_train: Floats32
@@ -95,7 +95,13 @@ class Task:
             object.__setattr__(self, f"x_{part}", _features(array, f"x_{part}", scale or UNIT))
             object.__setattr__(self, f"y_{part}", _labels(getattr(self, f"y_{part}"), f"y_{part}"))
         if self.classes == 0:
-            object.__setattr__(self, "classes", int(max(self.y_train.max(), self.y_test.max())) + 1)
+            labels = np.concatenate([self.y_train, self.y_test])
+            least, most = int(labels.min()), int(labels.max())
+            if least > 0:  # counted from 1, as elsewhere: a class 0 would never occur
+                raise InputError(
+                    f"y_train and y_test hold labels {least} to {most}: need to begin at 0, subtract {least}"
+                )
+            object.__setattr__(self, "classes", most + 1)
         for part, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
             if len(x) != len(y):
                 raise InputError(f"x_{part} has {len(x)} samples but y_{part} has {len(y)} labels")

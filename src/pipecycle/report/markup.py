@@ -13,6 +13,8 @@ WIDE = 60
 """Letters in a cell from which on a table is prose: not padded, and aligned to the left."""
 MANY = 9
 """Columns from which on a table is set in small type."""
+SIZES = {"normalsize": 4.9, "small": 4.5, "footnotesize": 4.2, "scriptsize": 3.9, "tiny": 3.35}
+"""Points that a letter of our tables takes on average, by the sizes of LaTeX in a document of 10 points."""
 
 
 def markdown(tables: Sequence[TextTable]) -> str:
@@ -35,21 +37,26 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def latex(tables: Sequence[TextTable], width: float | None = None) -> str:
-    """Tabulars with the rules of booktabs; `width` in inches stretches them to a column."""
+    """Tabulars with the rules of booktabs; `width` in inches makes them as wide as a column, in the largest type that
+    fits.  A comment says so if none does."""
     parts = []
     for table in tables:
-        widths = [max(len(line[column]) for line in (table.head, *table.cells)) for column in range(len(table.head))]
-        kinds = ["p{4cm}" if width > WIDE else "r" if place else "l" for place, width in enumerate(widths)]
-        kind = "tabular" if width is None else "tabular*"
-        begin = (
-            f"{{{''.join(kinds)}}}"
-            if width is None
-            else f"{{{width:g}in}}{{@{{\\extracolsep{{\\fill}}}}{''.join(kinds)}}}"
-        )
-        lines = [f"% {table.title} (needs the package booktabs)", f"\\begin{{{kind}}}{begin}", "\\toprule"]
-        head = _tex(table.head) if width is None else _stacked(table, kinds)
-        lines += [head, "\\midrule", *(_tex(cells) for cells in table.cells), "\\bottomrule"]
-        parts.append("\n".join([*lines, f"\\end{{{kind}}}"]) + "\n")
+        note = f"% {table.title} (needs the package booktabs)"
+        columns = [*zip(table.head, *table.cells, strict=True)]
+        kinds = ["p{4cm}" if max(map(len, column)) > WIDE else "r" for column in columns]
+        kinds[0] = kinds[0].replace("r", "l")
+        begin, head, end = f"\\begin{{tabular}}{{{''.join(kinds)}}}", _tex(table.head), "\\end{tabular}"
+        if width is not None:
+            heads = [_wrapped(head, column) for head, *column in columns]
+            widths = [max(map(len, (*lines, *cells))) for lines, (_, *cells) in zip(heads, columns, strict=True)]
+            letters = sum(widths) + len(widths) - 1  # with room for one between two columns
+            size = next((size for size, points in SIZES.items() if letters * points <= width * 72.27), None)
+            note += "" if size else f"; needs {letters * SIZES['tiny'] / 72.27:.1f} in, more than {width:g} in"
+            begin = f"{{\\{size or 'tiny'}\\setlength{{\\tabcolsep}}{{0pt}}%\n\\begin{{tabular*}}{{{width:g}in}}"
+            begin += f"{{@{{\\extracolsep{{\\fill}}}}{''.join(kinds)}@{{}}}}"
+            head, end = _stacked(heads, kinds), "\\end{tabular*}}"
+        lines = [note, begin, "\\toprule", head, "\\midrule", *map(_tex, table.cells), "\\bottomrule", end]
+        parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
 
@@ -60,7 +67,7 @@ def html_table(table: TextTable, kinds: Mapping[str, str] | None = None) -> str:
     def cell(head: str, text: str) -> str:
         # A narrow screen shows a row as a list, where every cell needs the name of its column.
         kind = f' class="{known[text]}"' if text in known else ""
-        whole = html.escape(text).replace(" %", "\u00a0%")
+        whole = html.escape(text).replace(" %", "\u00a0%").replace(" ± ", "\u00a0±\u00a0")
         return f'<td{kind} data-head="{html.escape(head)}">{whole}</td>'
 
     head = "".join(f'<th scope="col">{html.escape(name).replace("/", "/<wbr>")}</th>' for name in table.head)
@@ -94,16 +101,18 @@ def _tex(cells: Sequence[str]) -> str:
     return " & ".join(map(_escaped, cells)) + r" \\"
 
 
-def _stacked(table: TextTable, kinds: Sequence[str]) -> str:
-    """Heads in as many lines as keep their columns as narrow as the cells below."""
-    heads = []
-    for column, head in enumerate(table.head):
-        room = max([8, *(len(cells[column]) for cells in table.cells)])
-        lines = [_escaped(line) for line in textwrap.wrap(head, room, break_long_words=False)]
-        rows = r" \\ ".join(lines)
-        stack = rf"\begin{{tabular}}[b]{{@{{}}{kinds[column]}@{{}}}}{rows}\end{{tabular}}"
-        heads.append(stack if len(lines) > 1 else rows)
-    return " & ".join(heads) + r" \\"
+def _wrapped(head: str, column: Sequence[str]) -> list[str]:
+    """A head in as many lines as keep its column as narrow as the cells below."""
+    return textwrap.wrap(head, max([8, *map(len, column)]), break_long_words=False)
+
+
+def _stacked(heads: Sequence[Sequence[str]], kinds: Sequence[str]) -> str:
+    stacks = []
+    for lines, kind in zip(heads, kinds, strict=True):
+        rows = r" \\ ".join(map(_escaped, lines))
+        stack = rf"\begin{{tabular}}[b]{{@{{}}{kind}@{{}}}}{rows}\end{{tabular}}"
+        stacks.append(stack if len(lines) > 1 else rows)
+    return " & ".join(stacks) + r" \\"
 
 
 def _escaped(cell: str) -> str:

@@ -18,7 +18,7 @@ from pipecycle.policies import FedAvg, Isolated
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.policies.spec import Spec
 from pipecycle.runs.comparison import Comparison, trained
-from pipecycle.runs.config import Config, meant
+from pipecycle.runs.config import Config
 from pipecycle.runs.contents import sealed
 from pipecycle.runs.planning import plan_of
 from pipecycle.runs.run import problem_of
@@ -71,13 +71,6 @@ def comparison(
         if "groups" in shared:
             raise InputError(f"--groups {groups} and --set groups={shared['groups']}: give one of them, not both")
         shared["groups"] = groups
-    for key, value in shared.items():
-        having = [spec for spec in specs if key in parameters(policy_class(spec.policy))]
-        if not having:
-            known = {name: None for spec in specs for name in parameters(policy_class(spec.policy))}
-            raise InputError(f"setting {shown(key)!r} of {_listed(specs)}: {meant(key, known)}")
-        if all(key in spec.settings for spec in having):
-            raise InputError(f"{key} = {shown(value)}: has no effect, {_listed(having)} say their own")
     if any("groups" in parameters(policy_class(spec.policy)) and "groups" not in spec.settings for spec in specs):
         shared.setdefault("groups", GROUPS)
     if base.settings and base.policy not in [spec.policy for spec in specs]:
@@ -86,12 +79,8 @@ def comparison(
     sweep = expand(base, {"policy": specs, **{key: [value] for key, value in shared.items()}}, trials)
     check_effects(sweep.runs.values())
     if len(sweep) < len(specs) * trials:
-        raise InputError(f"{_listed(specs)}: two of them are the same")
+        raise InputError(f"{', '.join(map(str, specs))}: two of them are the same")
     return sweep
-
-
-def _listed(specs: Sequence[Spec]) -> str:
-    return ", ".join(str(spec) for spec in specs)
 
 
 def compare(
@@ -121,7 +110,7 @@ def compare(
     >>> result.plot("accuracy_energy")
     """
     given = {
-        "harvest" if isinstance(harvest, str) else "delta": harvest,
+        "harvest": harvest,
         "clients": clients,
         "slots": slots,
         "budget": budget,

@@ -37,6 +37,7 @@ from pipecycle.policies.registry import (
 from pipecycle.train.history import Look
 from pipecycle.world.devices_file import load as load_fleet
 from pipecycle.world.devices_file import parted
+from pipecycle.world.specs import FORMS as HARVESTS
 from pipecycle.world.specs import check_harvest
 
 FORMAT = 1
@@ -48,6 +49,7 @@ SHORT = {
     "scale": "data.scale",
     "model": "train.model",
     "augment": "train.augment",
+    "delta": "world.harvest",
     **{key: f"world.{key}" for key in ("trial", "clients", "session", "slots", "budget", "harvest")},
     **{key: f"world.{key}" for key in ("capacity", "initial", "fleet")},
 }
@@ -91,7 +93,7 @@ class WorldSection:
     clients: int = setting(100, "how many clients", some_clients)
     session: int = setting(20, "slots and units of one session (B)", some_slots)
     slots: int = setting(15_000, "horizon in slots", some_slots)
-    harvest: str = setting("bernoulli:0.5", "where energy comes from", _harvest)
+    harvest: str = setting("bernoulli:0.5", f"where energy comes from: a rate, {HARVESTS}", _harvest)
     trial: int = setting(0, "picks weather, split and every random choice", at_least(0))
     capacity: float = setting(1e6, "units that a battery holds", checks.some_units)
     initial: float = setting(0.0, "units in every battery before slot 0", checks.units)
@@ -239,11 +241,16 @@ _hints = cache(typing.get_type_hints)
 
 
 def whole_name(key: str, value: Any) -> tuple[str, Any]:
-    """A short name as the field that it stands for; `delta` and `iid` are ways to write a harvest and no alpha."""
-    if key == "delta":
-        return "world.harvest", f"bernoulli:{convert('delta', value, float)!r}"
-    key = SHORT.get(key, key)
-    return key, "none" if key == "data.alpha" and str(value).lower() == "iid" else value
+    """A short name as the field that it stands for; `delta`, or a harvest that is a bare number, is the rate of a
+    Bernoulli harvest, and `iid` is no alpha."""
+    name = SHORT.get(key, key)
+    if name == "world.harvest":
+        try:
+            value = f"bernoulli:{convert(key, value, float)!r}"
+        except InputError:
+            if key == "delta":
+                raise
+    return name, "none" if name == "data.alpha" and str(value).lower() == "iid" else value
 
 
 def meant(name: str, allowed: Mapping[str, Any]) -> str:

@@ -51,7 +51,8 @@ def job_of(config: Config) -> Job:
     """The job of a configuration; nothing is written."""
     from pipecycle.train.job import Job
 
-    return Job(plan_of(config), problem_of(config), watch(config), name=config.policy)
+    learnt = problem_of(config)  # what is wrong with data and model is said before time is spent on planning
+    return Job(plan_of(config), learnt, watch(config), name=config.policy)
 
 
 def problem_of(config: Config) -> Problem:
@@ -159,7 +160,7 @@ class RunFolder:
         # An existing folder is locked first; a new one is made only once the run is known to be sound.
         if self.path.exists() and not self.take():
             return None
-        schedule, learnt = self.schedule or planned(), problem_of(self.config)
+        learnt, schedule = problem_of(self.config), self.schedule or planned()
         import torch
 
         from pipecycle.train.checkpoint import load_job

@@ -16,11 +16,15 @@ from pipecycle.checks import MOST_RUNS
 from pipecycle.errors import InputError, shown
 from pipecycle.files import read_toml
 from pipecycle.policies import REGISTRY
-from pipecycle.policies.registry import build, nearest, parameters, policy_class, settings, stated
+from pipecycle.policies.registry import build, did_you_mean, nearest, parameters, policy_class, settings, stated
+from pipecycle.policies.registry import named as found
 from pipecycle.policies.spec import Spec
-from pipecycle.runs.config import Config, TrainSection, sections, whole_name
+from pipecycle.runs.config import Config, TrainSection, meant, sections, whole_name
 from pipecycle.runs.planning import planning
 from pipecycle.runs.run import RunFolder
+
+TEACHING = "train.distillation"
+"""The field that is for policies with a teacher alone."""
 
 
 @frozen
@@ -60,11 +64,9 @@ def read_sweep(path: Path, trials: Sequence[int] | None = None) -> Sweep:
                 if key != "set" and key not in known_keys:
                     raise InputError(f"{path}: a rule about {key}: {nearest(key, dict.fromkeys(known_keys))}")
     try:
-        if not named:
-            return expand(base, **(whole if trials is None else {**whole, "trials": trials}))
         runs: dict[str, Config] = {}
         members: dict[str, list[str]] = {}
-        for name, part in named.items():
+        for name, part in (named or {"": _part({}, "")}).items():
             matrix = {**whole["matrix"], **part["matrix"]}
             rules = {key: [*whole[key], *part[key]] for key in ("exclude", "when")}
             numbers = next((some for some in (trials, part["trials"], whole["trials"]) if some is not None), None)
@@ -75,7 +77,7 @@ def read_sweep(path: Path, trials: Sequence[int] | None = None) -> Sweep:
         check_effects(runs.values())
     except InputError as error:
         raise InputError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
-    return Sweep(runs, members)
+    return Sweep(runs, members if named else {})
 
 
 def _base(values: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -98,9 +100,8 @@ def _part(values: dict[str, Any], path: str) -> dict[str, Any]:
         "when": _tables(values.pop("when", []), f"{path}: when"),
     }
     if values:
-        raise InputError(
-            f"{path}: {next(iter(values))}: needs one of base, extends, matrix, trials, exclude, when, parts"
-        )
+        key = next(iter(values))
+        raise InputError(f"{path}: {shown(key)}: {nearest(key, ('base', 'extends', *out, 'parts'))}")
     if out["trials"] is not None:
         _numbers(out["trials"], path)
     return out
@@ -157,7 +158,7 @@ def expand(
     size = math.prod(len(choices) for choices in matrix.values()) * len(numbers or [0])
     if size > MOST_RUNS:
         raise InputError(f"the matrix has {size:,} combinations: needs at most {MOST_RUNS:,}")
-    bare = {key for key in matrix if key != "policy" and is_setting(key)}
+    bare = {key for key in matrix if key != "policy" and (is_setting(key) or key == TEACHING)}
     unused = set(matrix) - {"policy"}
     runs: dict[str, Config] = {}
     for values in itertools.product(*matrix.values()):
@@ -166,7 +167,7 @@ def expand(
         policy = spec.policy
         own_values = {key if is_setting(key) else f"policy.{key}": value for key, value in spec.settings.items()}
         own_values |= spec.fields
-        owned = set(parameters(policy_class(policy)))
+        owned = _owned(policy)
         mine = {_target(key) for key in own_values}
         if "world.trial" in mine:
             raise InputError(f"{spec}: a trial is for all policies, not for one of them")
@@ -238,16 +239,29 @@ def is_setting(key: str) -> bool:
 
 def _without_effect(key: str, base: Config, matrix: Mapping[str, Sequence[Any]]) -> InputError:
     """About a key of a matrix that no run uses."""
-    policies = [Spec.of(policy).policy for policy in matrix.get("policy", [base.policy])]
-    if is_setting(key) and not any(_target(key) in parameters(policy_class(name)) for name in policies):
-        return InputError(f"matrix.{key}: is neither a field nor a setting of any policy in the matrix")
-    return InputError(f"matrix.{key}: has no effect, because every policy in the matrix says its own")
+    specs = [Spec.of(policy) for policy in matrix.get("policy", [base.policy])]
+    having = [spec for spec in specs if _target(key) in _owned(spec.policy)]
+    everybody = ", ".join(str(spec) for spec in having or specs)
+    if key == TEACHING and not having:
+        return InputError(f"{key}: has no effect, {everybody} has no teacher (flda has one)")
+    if having or not is_setting(key):
+        return InputError(f"{key}: has no effect, {everybody} say their own")
+    if close := did_you_mean(key, ["policy"]):
+        return InputError(f"{shown(key)}: {close}")
+    known = {name: None for spec in specs for name in parameters(policy_class(spec.policy))}
+    return InputError(f"setting {shown(key)!r} of {everybody}: {meant(key, known)}")
+
+
+def _owned(policy: str) -> list[str]:
+    """The settings of a policy, and the field that is for it if it has a teacher; a user's own may have one."""
+    teaches = policy not in REGISTRY or getattr(REGISTRY[policy], "teaches", False)
+    return [*parameters(policy_class(policy)), *([TEACHING] if teaches else [])]
 
 
 def check_effects(configs: Iterable[Config]) -> None:
-    """Refuse a weight for teachers that no run with a teacher uses; a user's own policy may have one."""
+    """Refuse a weight for teachers that no run with a teacher uses."""
     runs = list(configs)
-    taught = [run for run in runs if run.policy not in REGISTRY or getattr(REGISTRY[run.policy], "teaches", False)]
+    taught = [run for run in runs if TEACHING in _owned(run.policy)]
     used = {TrainSection().distillation, *(run.train.distillation for run in taught)}
     for run in runs:
         if (weight := run.train.distillation) not in used:
@@ -267,12 +281,14 @@ def check_runs(sweep: Sweep) -> None:
         for file in (config.data.name, config.data.split):
             if file is not None and file.endswith((".npz", ".json")) and not Path(file).is_file():
                 raise InputError(f"run {name}: {file}: there is no such file")
-        if config.data.split is None:  # else the file says how many clients there are
-            try:
+        try:
+            if ":" in config.train.model:
+                found(config.train.model, "model")
+            if config.data.split is None:  # else the file says how many clients there are
                 run = planning(config)
                 run.policy.setup(run.world)
-            except InputError as error:
-                raise InputError(f"run {name}: {error}") from error
+        except InputError as error:
+            raise InputError(f"run {name}: {error}") from error
 
 
 def flat(config: Config) -> dict[str, Any]:

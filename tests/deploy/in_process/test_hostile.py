@@ -164,7 +164,7 @@ CASES: dict[str, tuple[str, Callable[[RecordDict], None]]] = {
 
 
 def run(federation: Federation, fault: Callable[[int, Message, float], Any], **over: Any) -> SimpleNamespace:
-    return federation(policy="pipecycle", clients=5, slots=70, fault=fault, **over)
+    return federation(policy="pipecycle", clients=5, slots=50, fault=fault, **over)
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +254,7 @@ def test_what_comes_after_the_last_slot_is_checked_too(federation: Federation) -
     """Sessions that end too late bring only their ledgers, for the record's last line."""
 
     def fault(client: int, message: Message, now: float) -> Any:
-        if message.content["pipecycle"]["k"] < 0 or message.content["pipecycle"]["slot"] < 66:
+        if message.content["pipecycle"]["k"] < 0 or message.content["pipecycle"]["slot"] < 46:
             return None
         late.add(client)
 
@@ -384,7 +384,7 @@ def test_an_update_that_would_outweigh_all_others(federation: Federation, bound:
 
     def attack(client: int, message: Message, now: float) -> Any:
         order = message.content["pipecycle"]
-        if client != HOSTILE or order["k"] < 0 or order["slot"] < 40:
+        if client != HOSTILE or order["k"] < 0 or order["slot"] < 25:
             return None
 
         def change(reply: Message) -> Message:

@@ -27,7 +27,7 @@ Federation = Callable[..., SimpleNamespace]
 
 @pytest.mark.parametrize("policy", sorted(REGISTRY.keys() - {"isolated"}))
 def test_only_versions_in_use_are_kept(federation: Federation, tmp_path: Path, policy: str) -> None:
-    live = federation(policy=policy, clients=4, slots=200, session=3, out=str(tmp_path), evaluate_every=200)
+    live = federation(policy=policy, clients=4, slots=130, session=3, out=str(tmp_path), evaluate_every=130)
     driver = live.driver
     kept = {int(path.stem.partition("-")[2]) for path in tmp_path.glob("checkpoint/version-*")}
     under_way = live.schedule.sessions.reference[driver.fleet.training()].tolist()

@@ -11,6 +11,7 @@ import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +72,6 @@ class Federation:
         self.stop()
 
     @property
-    def environment(self) -> dict[str, str]:
-        pause = max(0.2, self.expected / LOOKS)
-        return {**environment(self.folder / "home"), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": f"{pause:g}"}
-
-    @property
     def authority(self) -> Authority:
         return Authority(self.folder / "keys")
 
@@ -122,7 +118,8 @@ class Federation:
             command += ["--auth-supernode-private-key", str(key or self._registered(number))]
         else:
             command += ["--insecure"]
-        self.nodes[number] = self._start(f"node-{number}", command)
+        pause = max(0.2, self.expected / LOOKS)
+        self.nodes[number] = self._start(f"node-{number}", command, FLWR_SUPEREXEC_TASK_POLL_INTERVAL=f"{pause:g}")
         self._note()
 
     def _registered(self, number: int) -> Path:
@@ -135,7 +132,7 @@ class Federation:
             write(known, json.dumps([*registered, number]))
         return key
 
-    def _start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _start(self, name: str, command: Sequence[str], **switches: str) -> subprocess.Popen[bytes]:
         path = self.log(name)
         make_folder(path.parent)
         with path.open("ab") as log:
@@ -143,7 +140,7 @@ class Federation:
             log.flush()
             started = subprocess.Popen(
                 [program(command[0]), *command[1:]],
-                env=self.environment,
+                env={**environment(self.folder / "home"), **switches},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -195,9 +192,9 @@ class Federation:
 
     def _call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [program("flwr"), *arguments]
-        options: Any = {"env": self.environment, "cwd": self.folder, "capture_output": True, "text": True}
+        options: Any = {"cwd": self.folder, "capture_output": True, "text": True, "timeout": ANSWER}
         try:
-            return subprocess.run(command, check=False, timeout=ANSWER, **options)
+            return subprocess.run(command, check=False, env=environment(self.folder / "home"), **options)
         except subprocess.TimeoutExpired:
             raise Failed(f"`flwr {' '.join(arguments[:2])}` did not end within {ANSWER:g} s") from None
 
@@ -225,9 +222,11 @@ class Federation:
         ended = {name: process.poll() for name, process in parts.items() if process is not None}
         return {name: code for name, code in ended.items() if code is not None}
 
-    def watch(self) -> None:
-        """Note which processes there are; call it about once a second."""
-        self.descendants.look()
+    def watch(self) -> bool:
+        """Note which processes there are, about once a second; whether the ServerApp's is among them."""
+        with suppress(psutil.Error):  # one has just ended
+            return any(process.name() == "flwr-serverapp" for process in self.descendants.look())
+        return True
 
     def stop(self) -> None:
         """Stop everything; a second Ctrl-C kills instead of waiting, and leaves nothing behind either."""

@@ -12,7 +12,7 @@ from pipecycle.deploy.server.trace import Event
 TICK = 0.02
 CALL = 5.0
 """Seconds between two roll calls within a long slot, for nodes that have come (back)."""
-POLL = 0.25
+POLL = 0.5
 """Seconds between two fetches; a reply may be lost if its node goes offline before it is fetched."""
 
 

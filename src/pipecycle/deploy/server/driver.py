@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 from flwr.serverapp import Grid
 
-from pipecycle.deploy.server.clocks import Clock, LogicalClock, WallClock
+from pipecycle.deploy.server.clocks import POLL, Clock, LogicalClock, WallClock
 from pipecycle.deploy.server.evaluation import Evaluation
 from pipecycle.deploy.server.fleet import LiveFleet
 from pipecycle.deploy.server.forecast import Forecast
@@ -219,7 +219,7 @@ class Driver:
             self.monitor.update()
             if wanted <= self.roster.reachable or self.timer.monotonic() >= until:
                 return news
-            self.timer.sleep(0.25)
+            self.timer.sleep(POLL)
 
     def _nobody(self) -> str:
         heard = f" (the last that was heard: {self._heard})" if self._heard else ""

@@ -10,6 +10,9 @@ const config = {
   modeBarButtons: [["toImage"], ["zoom2d", "pan2d"], ["zoomIn2d", "zoomOut2d", "resetScale2d"]], plotlyServerURL: "",
 };
 const shown = () => data.groups.map((_, k) => k).filter((k) => !hidden.has(k));
+// Ties round to even, as they do in the tables.
+const TENTHS = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1, roundingMode: "halfEven", useGrouping: false });
+const tenths = (value) => TENTHS.format(value);
 const count = (value) => Math.round(value).toLocaleString("en");
 let theme = {}, printing = false;
 
@@ -67,7 +70,7 @@ function lines(curve, unit) {
       type: "scatter", mode: "lines+markers", x: line.x, y: line.mean, name: group.label, meta: k,
       line: { color: colour(k), dash: group.dash, width: 2.2 },
       marker: { symbol: group.marker, size: 8, color: colour(k), maxdisplayed: 9, line: { width: 0 } },
-      customdata: line.x.map((_, at) => (line.sd ? ` ± ${line.sd[at].toFixed(1)}` : "")),
+      customdata: line.x.map((_, at) => (line.sd ? ` ± ${tenths(line.sd[at])}` : "")),
       hovertemplate: `<b>${escape(group.label)}</b><br>%{y:.1f}%{customdata} % at %{x:,.0f} ${unit}` +
         `<br>${line.trials} trial${line.trials > 1 ? "s" : ""}<extra></extra>`,
     });
@@ -100,7 +103,7 @@ function rules(budget, range, height) {
   let taken = -Infinity;
   const rule = { type: "line", line: { color: theme.soft, width: 1, dash: "dot" }, layer: "below" };
   const note = { showarrow: false, font: { size: 11, color: theme.soft }, bgcolor: theme.paper, opacity: 0.85, borderpad: 1 };
-  const marks = data.references.map((one) => [one.accuracy, `${escape(one.name)} ${one.accuracy.toFixed(1)} %`]);
+  const marks = data.references.map((one) => [one.accuracy, `${escape(one.name)} ${tenths(one.accuracy)} %`]);
   if (data.target !== null) marks.push([data.target, `target ${data.target} %`]);
   for (const [value, text] of marks.sort((a, b) => a[0] - b[0])) {
     const below = value < range[0], at = Math.max(0, (value - range[0]) * perPoint), place = Math.max(at + 1, taken + 16);
@@ -192,9 +195,9 @@ function byPurpose() {
 }
 
 // Paired differences: a mark per trial, the mean and its interval.
-const minus = (value, digits = 1) => `${value < 0 ? "−" : value > 0 ? "+" : "±"}${Math.abs(value).toFixed(digits)}`;
+const minus = (value) => `${value < 0 ? "−" : value > 0 ? "+" : "±"}${tenths(Math.abs(value))}`;
 function told(line) {
-  if (line.group === line.best) return `best, ${line.accuracy.toFixed(1)} %`;
+  if (line.group === line.best) return `best, ${tenths(line.accuracy)} %`;
   if (line.mean === null) return "no common trial";
   if (line.low !== null) return `${minus(line.mean)} (${minus(line.low)} to ${minus(line.high)})`;
   if (line.trials.length === 1) return `${minus(line.mean)}, one trial`;
@@ -245,7 +248,7 @@ function differences() {
 // Classes: accuracy by scheduler, and who holds what.
 const SHADES = [[0, "#f3f5f7"], [0.5, "#9dbdd3"], [1, "#1d5c87"]];
 const bar = (title) => ({
-  thickness: 10, outlinewidth: 0, tickfont: { color: theme.ink }, title: { text: title, font: { size: 11 } }, ticksuffix: " %",
+  thickness: 10, outlinewidth: 0, tickfont: { color: theme.ink, size: 11 }, title: { text: title, font: { size: 11 } }, ticksuffix: " %",
 });
 function byClass() {
   const kept = shown().filter((k) => data.panels[k].classes);
