@@ -24,7 +24,7 @@ test: $(VENV)/.installed  ## lint, types and all tests but the slow ones, side b
 environments: $(VENV)/.installed .venv-flower/.installed  ## all that the tests need, to be set up side by side
 
 quick-test: $(VENV)/.installed
-	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow"
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow and not browser and not ray"
 
 slow-test: $(VENV)/.installed  ## the slow tests: commands killed at random moments, whole pages of the docs
 	$(PYTEST) $(SIDE_BY_SIDE) -m slow -k "not ten_thousand" $(addprefix --ignore=tests/,deploy browser)
