@@ -27,7 +27,8 @@ class Fullest:
         senders = self.fleet.unsent(self.fleet.to_server)
         if len(senders):
             updates = self.fleet.send(senders, "server")
-            self.lineage.publish(self.lineage.mean(self.lineage.published, updates))
+            if len(updates):  # none if links fail
+                self.lineage.publish(self.lineage.mean(self.lineage.published, updates))
         ready = self.fleet.free(self.need)
         if slot % self.period == 0 and len(ready):
             order = self.fleet.level[ready].argsort(kind="stable")[::-1]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipecycle import InputError, build, plan
-from pipecycle.policies import REGISTRY, PipeCycle
+from pipecycle.policies import REGISTRY, TITLES, PipeCycle
 from pipecycle.policies.registry import parameters, settings
 
 OWN = '''
@@ -23,6 +23,16 @@ class Lazy:
 class Incomplete:
     name = "incomplete"
 '''
+
+
+def test_every_policy_has_a_title_and_a_row_that_leads_to_its_page() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    rows = [line for line in (docs / "index.md").read_text().splitlines() if "](schedulers/" in line]
+    for name in REGISTRY:
+        assert name in TITLES
+        (row,) = (row for row in rows if f"`{name}`" in row)
+        assert (docs / row.partition("](")[2].partition(")")[0]).exists()
+    assert set(TITLES) == set(REGISTRY)
 
 
 def test_every_policy_documents_itself() -> None:

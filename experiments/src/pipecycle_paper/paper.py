@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from attrs import frozen
 
-from pipecycle.report.styles import NAMES as NAMES_OF
+from pipecycle.policies import TITLES
 
 DELTAS = (0.1, 0.3, 0.5, 1.0)
 GROUPS = (2, 5, 10)
@@ -20,11 +20,11 @@ TRIALS = 10
 CHANCE = 10.0
 
 NAMES = {
-    **{policy: NAMES_OF[policy] for policy in ("fedavg", "mifa", "flda", "cycp", "fedseq", "fedbacys", "pipecycle")},
-    "pipecycle+": f"{NAMES_OF['pipecycle+']} (ours)",
+    **{policy: TITLES[policy] for policy in ("fedavg", "mifa", "flda", "cycp", "fedseq", "fedbacys", "pipecycle")},
+    "pipecycle+": f"{TITLES['pipecycle+']} (ours)",
     "fedseq lag-stable": "FedSeq, lag-stable (ours)",
     "pipecycle mixed": "PipeCycle, mixed (ours)",
-    "isolated": NAMES_OF["isolated"],
+    "isolated": TITLES["isolated"],
 }
 """Schemes as the paper's tables call them, in their order; ours last."""
 UNGROUPED = ("fedavg", "mifa", "flda")

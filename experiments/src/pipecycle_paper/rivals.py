@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from pipecycle.report.styles import NAMES
+from pipecycle.policies import TITLES
 from pipecycle.report.tables import TextTable, counted
 from pipecycle.runs.parquet import Results
 from pipecycle.words import plural
@@ -48,7 +48,7 @@ def _theirs(grid: Grid, results: Results) -> dict[str, dict[str, Cell]]:
     world = {name: value for name, value in grid.world.items() if name not in ("world.slots", "train.proximal")}
     rows: dict[str, dict[str, Cell]] = {}
     for (policy, _, _, alpha, *_), cell in cells_of(results, world).items():
-        name = "FedProx" if policy == "fedavg" else NAMES.get(policy, str(policy))
+        name = "FedProx" if policy == "fedavg" else TITLES.get(policy, str(policy))
         rows.setdefault(name, {})["iid" if alpha is None else "non-iid"] = cell
     return rows
 

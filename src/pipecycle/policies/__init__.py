@@ -1,4 +1,4 @@
-"""The schedulers, one file each; `REGISTRY` names them."""
+"""The schedulers, one file each; `REGISTRY` names them, `TITLES` says how papers call them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,20 @@ REGISTRY: dict[str, type[Policy]] = {
     )
 }
 
+TITLES = {
+    "pipecycle": "PipeCycle", "fedavg": "FedAvg", "flda": "FLDA", "fedseq": "FedSeq", "cycp": "CyCP+SGD",
+    "mifa": "MIFA", "pipecycle+": "PipeCycle+", "fedbacys": "FedBacys", "isolated": "isolated clients",
+    "fedbacys-odd": "FedBacys-Odd", "fedbuff": "FedBuff", "fedasync": "FedAsync", "fedvarp": "FedVARP",
+    "fedau": "FedAU", "f3ast": "F3AST",
+}  # fmt: skip
+"""Schedulers as papers call them. Their looks in reports go by this order, so a new one is added at the end."""
+
 __all__ = [
     "F3AST",
     "FLDA",
     "MIFA",
     "REGISTRY",
+    "TITLES",
     "CyCP",
     "FedAU",
     "FedAsync",

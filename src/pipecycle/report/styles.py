@@ -9,6 +9,8 @@ from zlib import crc32
 
 from attrs import frozen
 
+from pipecycle.policies import TITLES
+
 # Okabe and Ito's palette without its yellow, which vanishes on white; "ink" is the text colour of the theme.
 INK = "ink"
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", INK, "#8C8C8C")
@@ -26,14 +28,6 @@ _STROKES: dict[str, str | tuple[float, tuple[float, ...]]] = {
     "2px 4px 8px 4px": (0, (1, 2, 4, 2)),
 }
 _POINTS = dict(zip(MARKERS, ("o", "s", "D", "^", "X", "*", "v", "p", "P"), strict=True))
-
-NAMES = {
-    "pipecycle": "PipeCycle", "fedavg": "FedAvg", "flda": "FLDA", "fedseq": "FedSeq", "cycp": "CyCP+SGD",
-    "mifa": "MIFA", "pipecycle+": "PipeCycle+", "fedbacys": "FedBacys", "isolated": "isolated clients",
-    "fedbacys-odd": "FedBacys-Odd", "fedbuff": "FedBuff", "fedasync": "FedAsync", "fedvarp": "FedVARP",
-    "fedau": "FedAU", "f3ast": "F3AST",
-}  # fmt: skip
-"""Schedulers as papers call them; their looks go by this order, so a new one is added at the end."""
 
 CHAINS = ("#77AADD", "#EE8866", "#BBCC33", "#FFAABB", "#44BB99", "#EEDD88", "#99DDFF", "#AAAA00", "#C9B6E4", "#CCCCCC")
 """Tol's light palette: no scheduler's colour, and dark letters can be read on it."""
@@ -70,7 +64,7 @@ def styles(count: int) -> list[Style]:
 
 def style_of(policy: str) -> Style:
     """The looks of a scheduler; one that is not known here has those that its name leads to."""
-    known = list(NAMES)
+    known = list(TITLES)
     return _look(known.index(policy) if policy in known else len(known) + crc32(policy.encode()) % 504)
 
 
@@ -91,7 +85,7 @@ def styles_of(policies: Sequence[str]) -> list[Style]:
 
 def proper(label: str, policy: str, given: Mapping[str, str] | None = None) -> str:
     """A group's label with the scheduler's name as people write it: what they gave, or the usual one."""
-    names = {**NAMES, **(given or {})}
+    names = {**TITLES, **(given or {})}
     if label in names:
         return names[label]
     return names.get(policy, policy) + label[len(policy) :] if label.startswith(policy) else label

@@ -212,6 +212,11 @@ def test_a_gauge_in_joules(tmp_path: Path) -> None:
         made.read()
 
 
+def test_the_path_of_a_gauge_is_absolute() -> None:
+    with pytest.raises(InputError, match="battery = gauge:level: needs an absolute path"):
+        NodeSettings(battery="gauge:level")
+
+
 def test_a_measured_battery_needs_a_wall_clock(tmp_path: Path) -> None:
     sentence = "battery = gauge:/x: needs a run with clock = wall, this one has clock = logical"
     with pytest.raises(InputError, match=sentence):
@@ -373,7 +378,7 @@ def test_a_battery_source_is_a_line_in_one_file(monkeypatch: pytest.MonkeyPatch,
     battery(RUN, node, VirtualTime()).advance(account, 3)
     assert account.level == int(7.5 * UNIT)
     for text in ("level", "level:", "machine:x"):
-        with pytest.raises(InputError, match="needs emulated, fleet:FILE, gauge:FILE, machine, level:FILE"):
+        with pytest.raises(InputError, match=f"needs {', '.join(SOURCES)}"):
             NodeSettings(battery=text)
 
 

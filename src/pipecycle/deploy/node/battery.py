@@ -177,6 +177,8 @@ def check_source(text: Any) -> tuple[Source, str]:
     for form, source in SOURCES.items():
         known, needs_rest, _ = form.partition(":")
         if word == known and bool(colon) == bool(needs_rest) == bool(rest):
+            if word == "gauge" and not Path(rest).is_absolute():
+                raise InputError(f"battery = {text}: needs an absolute path, since Flower starts apps anywhere")
             return source, rest
     raise InputError(f"battery = {shown(text)}: needs {', '.join(SOURCES)}")
 
