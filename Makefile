@@ -21,7 +21,7 @@ demo: $(VENV)/.installed  ## the main job on embedded data
 test: $(VENV)/.installed  ## lint, types and all tests but the slow ones, side by side
 	$(MAKE) --no-print-directory --jobs=2 quick-test lint
 
-environments: $(VENV)/.installed .venv-flower/.installed  ## all that the tests need, to be set up side by side
+environments: $(VENV)/.browser .venv-flower/.installed  ## all that the tests need, to be set up side by side
 
 quick-test: $(VENV)/.installed
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow and not browser and not ray"
