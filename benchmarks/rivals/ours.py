@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from pipecycle.runs.config import read_config
-from pipecycle.runs.run import prepare
+from pipecycle.runs.planning import plan_of
+from pipecycle.runs.run import problem_of
 from pipecycle.train.engine import Engine, train_many
 from pipecycle.train.job import Job, Watch
 from rivals.work import CLIENTS, FOLDER, ROUNDS, STEPS, Report
@@ -17,7 +18,7 @@ from rivals.work import CLIENTS, FOLDER, ROUNDS, STEPS, Report
 def main() -> None:
     torch.set_num_threads(1)
     config = read_config(Path(os.environ[FOLDER]) / "config.toml")
-    schedule, problem = prepare(config)
+    schedule, problem = plan_of(config), problem_of(config)
     job, report = Job(schedule, problem, Watch(config.look.every)), Report("ours")
 
     def tick(engine: Engine) -> None:

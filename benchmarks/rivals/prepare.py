@@ -8,7 +8,8 @@ import numpy as np
 
 from pipecycle.data import Split, save_split
 from pipecycle.runs.config import Config
-from pipecycle.runs.run import prepare as plan_and_problem
+from pipecycle.runs.planning import plan_of
+from pipecycle.runs.run import problem_of
 from rivals.work import BATCH, CLASSES, CLIENTS, LR, ROUNDS, SAMPLES, SHAPE, STEPS
 
 TEST = 1_000
@@ -22,7 +23,7 @@ def prepare(folder: Path) -> None:
     save_split(Split.of(blocks, np.arange(TEST)), folder / "split.npz")
     config = settings(folder)
     (folder / "config.toml").write_text(config.text())
-    schedule, problem = plan_and_problem(config)
+    schedule, problem = plan_of(config), problem_of(config)
     sessions = len(schedule.sessions.client)
     if sessions != CLIENTS * ROUNDS:
         raise SystemExit(f"the schedule has {sessions} sessions: needs {CLIENTS * ROUNDS}")
