@@ -30,6 +30,9 @@ _NO_SENDING_AT_ONCE[[UNSENT | ACTED, HOLDING | ACTED]] = False
 _NOBODY: Ints = np.empty(0, np.int64)
 _PIECE = 1 << 15  # batteries that are gone through at a time: few enough to stay in cache
 
+Due = dict[int, list[tuple[Ints, Ints]]]
+"""Clients and their sessions by slot."""
+
 
 @define
 class Ledger:
@@ -120,7 +123,7 @@ class Fleet:
         self._working: Quanta = self.step
         self._burn: Ints = np.zeros(clients, np.int64)  # which of the two each client is at
         self._burning = 0  # quanta of all training steps of a slot
-        self._ends: dict[int, list[tuple[Ints, Ints]]] = {}
+        self._ends: Due = {}
         self._acted = False  # has anybody, in this slot?
         self._checked: Quanta = self.to_train  # the last `need` that was found to last through a session
         self._pieces = [slice(first, first + _PIECE) for first in range(0, clients, _PIECE)]
@@ -237,7 +240,7 @@ class Fleet:
         self._state[clients] = TRAINING
         self._burn[clients] = at(self._working, clients)
         self._burning += self._steps(clients)
-        self._schedule_ends(clients, sessions)
+        self._under_way(clients, sessions)
         return sessions
 
     def send(self, clients: Ints, to: Receiver, *, ratio: float = 1.0, last_step: bool = False) -> Ints:
@@ -329,14 +332,11 @@ class Fleet:
             return self.step * len(clients)
         return int(self.step[clients].sum())
 
-    def _schedule_ends(self, clients: Ints, sessions: Ints) -> None:
+    def _under_way(self, clients: Ints, sessions: Ints) -> None:
         if isinstance(self.length, int):
             self._ends.setdefault(self.slot + self.length - 1, []).append((clients, sessions))
-            return
-        lengths = self.length[clients]
-        for length in np.unique(lengths).tolist():
-            mine = lengths == length
-            self._ends.setdefault(self.slot + length - 1, []).append((clients[mine], sessions[mine]))
+        else:
+            deal(self._ends, self.slot + self.length[clients] - 1, clients, sessions)
 
     def _pay(self) -> None:
         """Everybody's costs of a slot, apart from transmissions."""
@@ -376,6 +376,13 @@ class Fleet:
             f"client {int(clients[worst])} cannot {action} in slot {self.slot}: "
             f"battery {show(int(level[worst]))} units, needs {show(least)}"
         )
+
+
+def deal(due: Due, slots: Ints, clients: Ints, sessions: Ints) -> None:
+    """Write each session down for its slot."""
+    for slot in np.unique(slots).tolist():
+        mine = slots == slot
+        due.setdefault(slot, []).append((clients[mine], sessions[mine]))
 
 
 def _per_client(value: ArrayLike, clients: int, name: str) -> Quanta:
