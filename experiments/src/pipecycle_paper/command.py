@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from pipecycle import __version__
-from pipecycle.commands.shared import Json, check_execution
+from pipecycle.commands.shared import Device, Json, SaveEvery, Workers, check_execution
 from pipecycle.commands.sweeping import carry_out, foresee, how_long, tell_failed
 from pipecycle.files import writable_folder
 from pipecycle.runs import parquet
@@ -61,9 +61,9 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print the number of runs and the estimated time.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes on a CPU. \\[default: one per core]")] = None,
-    save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 300.0,
+    device: Device = "auto",
+    workers: Workers = None,
+    save_every: SaveEvery = 300.0,
     as_json: Json = False,
 ) -> None:
     """The paper's evaluation on CIFAR-10: two tables, three figures, 15 configurations and five of ours.

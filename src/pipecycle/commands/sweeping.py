@@ -13,10 +13,13 @@ from rich.console import Console
 
 from pipecycle.commands.shared import (
     ConfigFile,
+    Device,
     Fresh,
     Json,
     PolicyName,
+    SaveEvery,
     Settings,
+    Workers,
     check_execution,
     configured,
     settings,
@@ -45,11 +48,11 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say how many runs and steps, and how long it will take.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes on a CPU. \\[default: one per core]")] = None,
+    device: Device = "auto",
+    workers: Workers = None,
     on: Annotated[str, typer.Option(help="local, or ray to hand the runs to a Ray cluster.")] = "local",
     address: Annotated[str | None, typer.Option(help="The Ray cluster's address. \\[default: start one here]")] = None,
-    save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 60.0,
+    save_every: SaveEvery = 60.0,
     fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
