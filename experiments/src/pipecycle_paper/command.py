@@ -27,7 +27,7 @@ from pipecycle.runs.run import RunFolder, source
 from pipecycle.runs.sweep import Sweep, check_runs
 from pipecycle.runs.workers import Tally
 from pipecycle.screen import screen
-from pipecycle.words import number
+from pipecycle.words import number, some
 from pipecycle_paper import selection
 
 
@@ -139,8 +139,7 @@ def _whole(path: Path, console: Console) -> Results:
     """Results that were saved; runs that are not all there are left out, and said."""
     known, cut = parquet.load(path).whole()
     if cut:
-        more = f" and {number(len(cut) - 1)} more" if len(cut) > 1 else ""
-        console.print(f"{path}: {cut[0]}{more} cut short, so not used.", soft_wrap=True)
+        console.print(f"{path}: {some(cut, 1)} cut short, so not used.", soft_wrap=True)
     return known
 
 

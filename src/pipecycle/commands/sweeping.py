@@ -39,7 +39,7 @@ from pipecycle.runs.sweep import check_runs, read_sweep
 from pipecycle.runs.workers import Tally, execute, execute_on_ray
 from pipecycle.screen import lead, progress, screen
 from pipecycle.stopping import Interrupted
-from pipecycle.words import number, plural
+from pipecycle.words import number, plural, some
 
 
 def sweep(
@@ -200,8 +200,7 @@ def tell_failed(console: Console, failed: Mapping[str, str]) -> None:
     for path, sentence in failed.items():
         by_reason.setdefault(sentence, []).append(path)
     for sentence, paths in by_reason.items():
-        more = f" and {number(len(paths) - 1)} more" if len(paths) > 1 else ""
-        console.print(lead("failed", f" {paths[0]}{more}: {sentence}", "bold red"), soft_wrap=True)
+        console.print(lead("failed", f" {some(paths, 1)}: {sentence}", "bold red"), soft_wrap=True)
 
 
 def save_results(folders: list[RunFolder], home: Path) -> int:

@@ -122,10 +122,10 @@ def _measured(family: Family, wanted: list[int] | None, models: int, device: str
     from pipecycle.theory.measure import measure
 
     measured = []
-    for run in family.runs:
-        task = bar.add_task(run.label, total=1.0)
+    for label, record in family.runs.items():
+        task = bar.add_task(label, total=1.0)
         shown = partial(_advance, bar, task)
-        measured.append(measure(run.record, run.label, models=models, device=device, progress=shown))
+        measured.append(measure(record, label, models=models, device=device, progress=shown))
         bar.remove_task(task)
     chosen = wanted or sorted({*family.groups, *USUAL})
     plans = _plans(family.config, chosen, bar) if family.grouped else ()
