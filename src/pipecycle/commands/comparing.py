@@ -34,11 +34,14 @@ from pipecycle.runs.config import Config
 from pipecycle.runs.sweep import check_runs, is_setting
 from pipecycle.screen import lead, progress, screen
 from pipecycle.words import number, plural
+from pipecycle.world.devices_file import parted
 
 if TYPE_CHECKING:
     from pipecycle.runs.records import Group
 
-PARTS = ("training", "to_hub", "to_server")
+PARTS = {"training": "training", "to_hub": "to hubs", "to_server": "to the server"}
+SOME = {"download": "downloads", "lost": "lost"}
+"""What only some fleets spend energy on."""
 
 
 @fields(DEMO, "delta", "harvest", "fleet", "data", "model", "scale", "augment", "alpha", "clients", "session", "slots",
@@ -139,7 +142,8 @@ def compare(
 def _announce(console: Console, base: Config, entries: int, trials: int, home: Path) -> None:
     """What is about to happen, before anything that takes long."""
     world = base.world
-    parts = [f"{number(world.clients)} clients", f"{number(world.slots)} slots", world.harvest]
+    energy = world.harvest if world.fleet is None else f"the devices of {Path(parted(world.fleet)[0]).name}"
+    parts = [f"{number(world.clients)} clients", f"{number(world.slots)} slots", energy]
     parts += [] if world.budget is None else [f"{number(world.budget)} units"]
     parts += [base.data.name, "iid" if base.data.alpha is None else f"alpha {base.data.alpha:g}", base.train.model]
     what = f"{plural(entries, 'scheduler')} in {plural(trials, 'trial')}"
@@ -149,8 +153,12 @@ def _announce(console: Console, base: Config, entries: int, trials: int, home: P
 def _print(console: Console, records: Sequence[Group], target: float | None, base: Config) -> None:
     from pipecycle.report.prose import unspent
     from pipecycle.report.tables import summary_rows, when
+    from pipecycle.schedule.summary import measures
 
     console.print(_table(summary_rows(records, target), base, when(records)))
+    about = measures(records[0].records[0].schedule.meta)
+    if about:
+        console.print(f"{about[0].upper()}{about[1:]}.")
     for note in unspent(records):
         console.print(lead("Note:", f" {note}", "bold yellow"), soft_wrap=False)
 
@@ -160,12 +168,13 @@ def _table(rows: list[dict[str, Any]], base: Config, when: str) -> Table:
     from pipecycle.report.tables import gap, spread, to_target
 
     goal = rows[0]["target"]
+    parts = PARTS | {key: word for key, word in SOME.items() if any(row[key] for row in rows)}
     judged = "" if base.look.on is None else f" on {base.look.on} samples"
     where = when if base.world.budget is None else when.replace("the budget", f"{number(base.world.budget)} units")
     about = (
         f"Accuracy in percent {where}{judged}: mean ± deviation over trials. To the best: paired difference with its "
         f"95 % interval (none if it is equal in all trials). To {goal:g} %: units and slots to reach it; (1 of 3) if "
-        "only some trials did. Energy: training / to hubs / to the server. Waste: sessions whose update was not used."
+        f"only some trials did. Energy: {' / '.join(parts.values())}. Waste: sessions whose update was not used."
     )
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=about, caption_justify="left")
     table.add_column("scheduler", no_wrap=True)
@@ -181,7 +190,7 @@ def _table(rows: list[dict[str, Any]], base: Config, when: str) -> Table:
             behind,
             to_target(row),
             number(row["slots_to_target"] and round(row["slots_to_target"])),
-            "/".join(f"{100 * row[part] / row['spent']:.0f}" if row["spent"] else "-" for part in PARTS),
+            "/".join(f"{100 * row[part] / row['spent']:.0f}" if row["spent"] else "-" for part in parts),
             number(round(row["wasted"], 1)),
         )
     return table

@@ -16,12 +16,11 @@ from pipecycle.errors import InputError, shown
 from pipecycle.policies import REGISTRY
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.policies.spec import Spec
-from pipecycle.runs.config import SECTIONS, SHORT, Config, read_config, whole_name
+from pipecycle.runs.config import SECTIONS, SHORT, Config, counted, read_config, whole_name
 from pipecycle.runs.planning import planning
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.screen import progress
 from pipecycle.stopping import Interrupted
-from pipecycle.world.devices_file import load as load_fleet
 
 
 def _keys() -> list[str]:
@@ -128,11 +127,7 @@ def configured(
         if target in wordings:
             raise InputError(f"{wordings[target]} and {words}: give one of them, not both")
         wordings[target], options[target] = words, value
-    if "world.fleet" in options and "world.clients" not in options:
-        counts = load_fleet(options["world.fleet"]).counts
-        if counts is not None:  # the user asked for the fleet, not for a command's default number of clients
-            options["world.clients"] = int(counts.sum())
-    config = config.changed(options)
+    config = config.changed(counted(options))
     if config.data.split is not None:
         for target in ("data.alpha", "data.samples", "world.clients"):
             if target in wordings:

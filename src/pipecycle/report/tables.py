@@ -111,6 +111,7 @@ def _row(group: Group, best: Group | None, target: float | None) -> Summary:
 
 def _to_target(group: Group, target: float | None) -> Summary:
     energy, slots = [], []
+    meta = group.records[0].schedule.meta
     for shown in group.metrics.values():
         at = None if target is None else shown.reaches(target)
         if at is not None:
@@ -122,6 +123,8 @@ def _to_target(group: Group, target: float | None) -> Summary:
         "energy_to_target": average(energy),
         "energy_to_target_by_trial": energy,
         "slots_to_target": average(slots),
+        "joules_to_target": average([units * meta["joules"] for units in energy if "joules" in meta]),
+        "hours_to_target": average([slot * meta["slot_seconds"] / 3600 for slot in slots if "slot_seconds" in meta]),
     }
 
 
@@ -265,6 +268,7 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
                 ("Trials that did", _reached),
                 ("Energy (units)", to_target),
                 ("Slots", lambda row: to_target(row, "slots_to_target")),
+                *_physical(order, ("Energy", "joules_to_target"), "hours_to_target"),
             )
         )
     out.append(
@@ -280,7 +284,7 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
             ("Left in batteries", _n("stored")),
             ("Overflowed", _n("overflowed")),
             *_if_any(rows, ("Idled away", "idle", ""), ("Leaked", "leaked", "")),
-            *_physical(rows),
+            *_physical(rows, ("Spent", "spent_joules"), "hours"),
         )
     )
     out.append(
@@ -313,14 +317,12 @@ def _if_any(rows: Sequence[Summary], *columns: tuple[str, str, str]) -> list[Col
     ]
 
 
-def _physical(rows: Sequence[Summary]) -> list[Column]:
-    """What was spent in joules, and how long it took in hours, where fleets say what a unit and a slot are."""
+def _physical(rows: Sequence[Summary], energy: tuple[str, str], hours: str) -> list[Column]:
+    """Energy (what it is, its key) in joules and time in hours, where fleets say what a unit and a slot are."""
+    what, key = energy
     columns: dict[str, Column] = {
-        "spent_joules": (
-            "Spent, physically",
-            lambda row: "-" if row["spent_joules"] is None else joules(row["spent_joules"]),
-        ),
-        "hours": ("Hours", _n("hours")),
+        key: (f"{what}, physically", lambda row: "-" if row[key] is None else joules(row[key])),
+        hours: ("Hours", _n(hours)),
     }
     return [column for key, column in columns.items() if any(row[key] is not None for row in rows)]
 

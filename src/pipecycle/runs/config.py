@@ -253,6 +253,15 @@ def whole_name(key: str, value: Any) -> tuple[str, Any]:
     return name, "none" if name == "data.alpha" and str(value).lower() == "iid" else value
 
 
+def counted(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Fields by their whole names, with as many clients as their fleet's file counts: who names a fleet has not asked
+    for a default number of clients."""
+    if options.get("world.fleet") is None or "world.clients" in options:
+        return options
+    counts = load_fleet(options["world.fleet"]).counts
+    return options if counts is None else {**options, "world.clients": int(counts.sum())}
+
+
 def meant(name: str, allowed: Mapping[str, Any]) -> str:
     """What somebody may have meant by a setting that the policy does not have: a field, or another setting."""
     fields = [f"{section}.{name}" for section, kind in SECTIONS.items() if name in _hints(kind)]
