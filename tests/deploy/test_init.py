@@ -111,7 +111,7 @@ def test_folders_without_an_app(tmp_path: Path) -> None:
 def test_an_app_of_the_users_own_may_have_any_keys(tmp_path: Path) -> None:
     own = '[tool.flwr.app.components]\n[tool.flwr.app.config]\nclients = 10\npolicy = "greedy"\ndevice = "cuda:7"\n'
     (tmp_path / "pyproject.toml").write_text(own)
-    with pytest.raises(InputError, match="has no settings of ours; `pipecycle deploy init .*` adds them"):
+    with pytest.raises(InputError, match=r"has no settings of ours; `pipecycle deploy init .*` adds them"):
         read_app(tmp_path)
     write_app(tmp_path, RunSettings(clients=3))
     assert (tmp_path / "pyproject.toml").read_text().startswith(own)
