@@ -87,3 +87,23 @@ time.sleep(100)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     until(lambda: living(members) == [])
+
+
+# `pipecycle deploy node`, with another program than Flower's.
+DEVICE = """
+import os, sys
+from pipecycle.commands.live_node import _run
+node = "import os, time; print(os.getpid(), flush=True); time.sleep(100)"
+_run([sys.executable, "-c", node], dict(os.environ))
+"""
+
+
+def test_a_node_ends_with_the_command_that_started_it() -> None:
+    """Also if that is killed: a SuperNode that went on would keep the device from being let in again."""
+    process = subprocess.Popen([sys.executable, "-c", DEVICE], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout:
+        node = psutil.Process(int(process.stdout.readline()))
+    process.kill()
+    process.wait()
+    until(lambda: living([node]) == [])
