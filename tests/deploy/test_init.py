@@ -102,10 +102,22 @@ def test_folders_without_an_app(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="describes no Flower app"):
         read_app(tmp_path)
     (tmp_path / "pyproject.toml").write_text(
-        "[tool.flwr.app.components]\n[tool.flwr.app.config]\nclients = 2\nslotz = 3\n"
+        "[tool.flwr.app.components]\n[tool.flwr.app.config]\nslot-seconds = 2.0\nslotz = 3\n"
     )
     with pytest.raises(InputError, match="did you mean 'slots'"):
         read_app(tmp_path)
+
+
+def test_an_app_of_the_users_own_may_have_any_keys(tmp_path: Path) -> None:
+    own = '[tool.flwr.app.components]\n[tool.flwr.app.config]\nclients = 10\npolicy = "greedy"\ndevice = "cuda:7"\n'
+    (tmp_path / "pyproject.toml").write_text(own)
+    with pytest.raises(InputError, match=r"has no settings of ours; `pipecycle deploy init .*` adds them"):
+        read_app(tmp_path)
+    write_app(tmp_path, RunSettings(clients=3))
+    assert (tmp_path / "pyproject.toml").read_text().startswith(own)
+    assert read_app(tmp_path).overrides(RunSettings(clients=3))["pipecycle.clients"] == 3
+    with pytest.raises(InputError, match="has an app already"):
+        write_app(tmp_path, RunSettings(clients=3))
 
 
 @pytest.mark.parametrize("kind", ["systemd", "compose"])

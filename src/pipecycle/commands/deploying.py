@@ -161,7 +161,7 @@ def up(
     described = NodeSettings.of(own).flat()
     start = site.start_options(StartOptions(tls, {key: described[key] for key in own}), resume=resume)
     begin = {} if site.has_app else DEMO
-    chosen = site.prepare({**begin, **given}, resume=resume, fresh=fresh, tls=start.tls)
+    chosen = site.prepare({**begin, **given}, start, resume=resume, fresh=fresh)
     console = Console(stderr=as_json)
     outcome = _run(site, chosen, start, console)
     _print_outcome(site, outcome, console, as_json)

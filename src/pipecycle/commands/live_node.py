@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +26,7 @@ PAUSE = 10.0
 """Seconds between two starts."""
 GRACE = 10.0
 """Seconds for a SuperNode to sign off."""
+LINUX = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 @frozen
@@ -68,18 +72,35 @@ def run_node(device: Device, say: Callable[[str], None]) -> int:
     while True:
         code, refused = _run(device.command(), environment)
         if not refused:
+            if code:
+                say(f"The SuperNode ended with code {code}.")
             return code
         say(
             f"The SuperLink does not let this node in (code 2004). After a power cut it counts the node as online for "
-            f"up to a minute; if this goes on, the key is not registered. Trying again in {PAUSE:g} s."
+            f"up to a minute; if this goes on, the key is not registered, or is in use by another process. Trying "
+            f"again in {PAUSE:g} s."
         )
         time.sleep(PAUSE)
+
+
+def _end_with_us() -> None:
+    """Linux: the SuperNode is asked to sign off when this process is gone, however it died.  One that went on would
+    keep the next start of the node from being let in.  (It runs in the new process before its program does, where
+    threads are a danger; this calls no more than what is loaded already.)"""
+    if LINUX is not None:
+        LINUX.prctl(1, signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG
 
 
 def _run(command: list[str], environment: dict[str, str]) -> tuple[int, bool]:
     """One start: its exit code, and whether it was not let in.  What it prints goes on to our own output."""
     refused = threading.Event()
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=_end_with_us,  # noqa: PLW1509
+    )
 
     def copy() -> None:
         assert process.stdout is not None
