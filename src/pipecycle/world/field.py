@@ -43,9 +43,9 @@ class FieldFleet(Fleet):
     ) -> None:
         costs = costs or Costs()
         super().__init__(clients, costs=costs, **usual)
-        self.download = uniform(quanta_per_client(costs.download, clients, "cost of a download"))
-        self.idle = uniform(quanta_per_client(costs.idle, clients, "cost of an idle slot"))
-        self.leak = uniform(quanta_per_client(leak, clients, "leak"))
+        self.download = quanta_per_client(costs.download, clients, "cost of a download")
+        self.idle = quanta_per_client(costs.idle, clients, "cost of an idle slot")
+        self.leak = quanta_per_client(leak, clients, "leak")
         self.to_train = uniform(np.asarray(self.steps + self.leak * self.length + self.download, np.int64))
         self._checked = self.to_train
         self.links = links or Links()

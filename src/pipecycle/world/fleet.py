@@ -8,9 +8,21 @@ import numpy as np
 from attrs import define, field
 from numpy.typing import ArrayLike, NDArray
 
-from pipecycle.errors import BusyError, EnergyError, InputError, shown
+from pipecycle.errors import BusyError, EnergyError, InputError
 from pipecycle.world.columns import Column
-from pipecycle.world.energy import UNIT, Costs, Quanta, at, each, per_client, quanta, quanta_per_client, show, uniform
+from pipecycle.world.energy import (
+    UNIT,
+    Costs,
+    Quanta,
+    at,
+    each,
+    figures,
+    per_client,
+    quanta,
+    quanta_per_client,
+    show,
+    uniform,
+)
 from pipecycle.world.streams import Ints, merged
 
 Payload = Literal["update", "logits"]
@@ -89,15 +101,20 @@ class Fleet:
     ) -> None:
         costs = costs or Costs()
         self.clients = clients
-        self.length = uniform(_per_client(session, clients, "session"))
-        self.capacity = uniform(quanta_per_client(capacity, clients, "capacity"))
-        self.samples: Ints | None = None if samples is None else _samples(samples, clients)
-        self.step = uniform(quanta_per_client(costs.step, clients, "cost of a step"))
-        self.to_hub = uniform(quanta_per_client(costs.to_hub, clients, "cost to the hub"))
-        self.to_server = uniform(quanta_per_client(costs.to_server, clients, "cost to the server"))
+        lengths = figures(session, "session", "a whole number of at least 1 slot", 1, np.inf, whole=True)
+        self.length = per_client(lengths.astype(np.int64), clients, "session")
+        self.capacity = quanta_per_client(capacity, clients, "capacity")
+        self.samples: Ints | None = None
+        if samples is not None:
+            needs = "a whole number of at least 1 per client"
+            counts = figures(samples, "samples", needs, 1, np.inf, whole=True)
+            self.samples = each(counts, clients, "samples").astype(np.int64)
+        self.step = quanta_per_client(costs.step, clients, "cost of a step")
+        self.to_hub = quanta_per_client(costs.to_hub, clients, "cost to the hub")
+        self.to_server = quanta_per_client(costs.to_server, clients, "cost to the server")
         self.steps = uniform(self.step * self.length)  # all of a session
         self.to_train = self.steps
-        self.initial = uniform(quanta_per_client(initial, clients, "initial"))
+        self.initial = quanta_per_client(initial, clients, "initial")
         if np.any(self.initial > self.capacity):
             most, held = int(np.max(self.initial)), int(np.min(self.capacity))
             raise InputError(f"initial = {show(most)}: needs at most the battery's capacity of {show(held)}")
@@ -383,23 +400,3 @@ def deal(due: Due, slots: Ints, clients: Ints, sessions: Ints) -> None:
     for slot in np.unique(slots).tolist():
         mine = slots == slot
         due.setdefault(slot, []).append((clients[mine], sessions[mine]))
-
-
-def _per_client(value: ArrayLike, clients: int, name: str) -> Quanta:
-    lengths = _whole(value, f"{name} = {shown(value)}: needs a whole number of at least 1 slot")
-    return per_client(int(lengths) if lengths.ndim == 0 else lengths.astype(np.int64), clients, name)
-
-
-def _samples(value: ArrayLike, clients: int) -> Ints:
-    counts = _whole(value, f"samples = {shown(value)}: needs a whole number of at least 1 per client")
-    return each(counts, clients, "samples").astype(np.int64)
-
-
-def _whole(value: ArrayLike, otherwise: str) -> Ints:
-    try:
-        counts = np.asarray(value)
-    except ValueError:  # rows of different lengths
-        raise InputError(otherwise) from None
-    if not np.issubdtype(counts.dtype, np.integer) or (counts < 1).any():
-        raise InputError(otherwise)
-    return counts

@@ -14,43 +14,30 @@ from attrs import field, frozen
 from numpy.typing import ArrayLike, NDArray
 
 from pipecycle.checks import MOST_SLOTS, at_least, some_slots
-from pipecycle.errors import InputError, shown
-from pipecycle.world.energy import each
-from pipecycle.world.streams import Floats, Ints, Lots, streams, unit
+from pipecycle.errors import InputError
+from pipecycle.world.energy import each, figures
+from pipecycle.world.streams import Ints, Lots, streams, unit
 
 Flags = NDArray[np.bool_]
 MOST_TRIES = 100
-_NEVER: Floats = np.zeros(())
-_ALWAYS: Floats = np.ones(())
 
 
-def _numbers(value: ArrayLike) -> Floats:
-    try:
-        return np.asarray(value, np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{shown(value)}: needs probabilities from 0 to 1") from None
+def _chance(instance: object, attribute: Any, value: ArrayLike) -> None:
+    figures(value, attribute.name, "a probability from 0 to 1", 0, 1)
 
 
-def _chance(instance: object, attribute: Any, value: Floats) -> None:
-    wrong = value[~((value >= 0) & (value <= 1))]
-    if wrong.size:
-        raise InputError(f"{attribute.name} = {wrong.flat[0]:g}: needs a probability from 0 to 1")
-
-
-def _slots(value: ArrayLike) -> Ints:
-    periods = np.asarray(value)
-    if periods.dtype.kind not in "iu" or (periods < 1).any() or (periods > MOST_SLOTS).any():
-        raise InputError(f"contact_period = {shown(value)}: needs a whole number of 1 to {MOST_SLOTS:,} slots")
-    return periods.astype(np.int64)
+def _slots(instance: object, attribute: Any, value: ArrayLike) -> None:
+    needs = f"a whole number of 1 to {MOST_SLOTS:,} slots"
+    figures(value, "contact_period", needs, 1, MOST_SLOTS, whole=True)
 
 
 @frozen(eq=False)
 class Passes:
     """Contact for a share of every `period` slots, each client with a phase of its own, which the trial draws."""
 
-    period: Ints = field(converter=_slots)
+    period: ArrayLike = field(validator=_slots)
     """Slots; one figure, or one per client."""
-    share: Floats = field(default=_ALWAYS, converter=_numbers, validator=_chance)
+    share: ArrayLike = field(default=1.0, validator=_chance)
     """Of every period, rounded up to a slot; 1 is always, 0 is never."""
 
 
@@ -97,12 +84,12 @@ class Links:
 
     channels: int | None = field(default=None, validator=at_least(1, "channel"))
     """Transmissions to the server in a slot, at most; sessions that started first go first."""
-    loss: Floats = field(default=_NEVER, converter=_numbers, validator=_chance)
+    loss: ArrayLike = field(default=0.0, validator=_chance)
     """That a transmission to the server does not arrive, for every try."""
-    loss_to_hub: Floats = field(default=_NEVER, converter=_numbers, validator=_chance)
+    loss_to_hub: ArrayLike = field(default=0.0, validator=_chance)
     tries: int = field(default=3, validator=at_least(1, "try", most=MOST_TRIES))
     """After so many, or when the battery is empty, a transmission is given up."""
-    failure: Floats = field(default=_NEVER, converter=_numbers, validator=_chance)
+    failure: ArrayLike = field(default=0.0, validator=_chance)
     """That a session breaks off, in a step that is drawn as well."""
     passes: Passes | None = None
     windows: Windows | None = None
@@ -159,7 +146,7 @@ class Air:
 class _Tries:
     """Tries until success by one draw: more than k are needed with probability loss ** k."""
 
-    def __init__(self, loss: Floats, most: int, clients: int, lots: Lots, name: str) -> None:
+    def __init__(self, loss: ArrayLike, most: int, clients: int, lots: Lots, name: str) -> None:
         self._lots, self._most, self._sent = lots, most, np.zeros(clients, np.int64)
         self._loss = each(loss, clients, name) if np.any(loss) else None
 
