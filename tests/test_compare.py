@@ -75,6 +75,46 @@ def test_compare_prints_a_table_and_writes_a_report(tmp_path: Path) -> None:
     assert worse["difference_high"] - worse["difference"] == pytest.approx(half, rel=1e-4, abs=1e-9)
 
 
+OWN = """joules = 2
+slot = 300
+[[device]]
+count = 3
+session = 8
+download = 0.5
+[[device]]
+count = 5
+session = 12
+"""
+
+
+def test_compare_with_a_fleet_says_what_its_figures_are(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(OWN)
+    small = [*SMALL[:2], *SMALL[4:]]
+    done = pipecycle("compare", "fedavg", *small, "--fleet", "own.toml", "--out", "c", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "8 clients, 300 slots, the devices of own.toml, 400 units" in said
+    assert "Energy: training / to hubs / to the server / downloads. Waste" in said
+    assert "A unit is 2 J, a slot 5 minutes." in said
+    shares = next(line for line in done.stdout.splitlines() if line.startswith(" fedavg")).split()[-2].split("/")
+    assert len(shares) == 4
+    assert sum(map(int, shares)) in (99, 100, 101)
+
+
+def test_reference_lines_have_the_sessions_of_the_fleet(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(OWN)
+    base = DEMO.changed({"world.fleet": str(tmp_path / "own.toml"), "world.clients": 8, "world.slots": 60})
+    unlimited = lines(base)["unlimited"].schedule
+    assert unlimited.length.tolist() == [8] * 3 + [12] * 5
+    assert unlimited.samples.tolist() == [15 * 8] * 3 + [15 * 12] * 5
+
+
+def test_a_fleet_counts_its_clients_for_compare_in_python(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(OWN)
+    result = compare(["fedavg"], trials=1, slots=60, budget=50, fleet=str(tmp_path / "own.toml"))
+    assert [record.schedule.clients for group in result.groups for record in group.records] == [8]
+
+
 def test_reference_lines_lie_where_they_should() -> None:
     base = DEMO.changed({"world.clients": 10, "world.slots": 1200})
     found = references(base, {0: 1200})

@@ -182,20 +182,36 @@ def test_mistakes_in_windows(tmp_path: Path, rows: str, sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "line", "sentence"),
     [
-        ("capacity = 9\n", "fleet.toml, line 4: capacity = 9: needs a session's energy, 20"),
-        ("capacity = 50\ninitial = 60\n", "fleet.toml, line 4: initial = 60: needs at most the battery's capacity, 50"),
+        ("capacity = 9\n", 7, "capacity = 9: needs a session's energy, 20"),
+        ("capacity = 20\ndownload = 1\n", 7, "capacity = 20: needs a session's energy, 21"),
+        ("capacity = 50\ninitial = 60\n", 8, "initial = 60: needs at most the battery's capacity, 50"),
+        ("session = 3000000\n", 4, "capacity = 1e+06: needs a session's energy, 3e+06"),  # not given: the device
     ],
 )
-def test_a_battery_that_is_too_small_is_told_with_its_device(tmp_path: Path, text: str, sentence: str) -> None:
+def test_a_battery_that_is_too_small_is_told_with_its_line(tmp_path: Path, text: str, line: int, sentence: str) -> None:
     """How long a session is may be the run's to say, so a file alone cannot be wrong."""
     device = "[[device]]\nshare = 0.5\n"
-    for joules in ("", "joules = 0.5\n"):  # a file in joules is told in joules
+    for above, joules in enumerate(("", "joules = 0.5\n")):  # a file in joules is told in joules
+        if joules and text.startswith("session"):
+            continue  # the capacity is the run's then, in units
         file = written(tmp_path, joules + device + "step = 1\n" + device + "step = 1\n" + text)
         with pytest.raises(InputError) as told:
             plan("fedavg", clients=10, slots=5, fleet=file)
-        assert sentence.replace("line 4", f"line {4 + len(joules) // 13}") in str(told.value)
+        assert f"fleet.toml, line {line + above}: {sentence}" in str(told.value)
+
+
+def test_mistakes_in_what_a_harvest_is_worth(tmp_path: Path) -> None:
+    for text, sentence in (
+        ('harvest = "solar:no.csv"\n', "line 3: harvest = solar:no.csv: "),
+        ("joules = 0.001\n", "line 4: gain = 5000: needs at most 2^22 units, 4194.3"),
+    ):
+        tail = "gain = 5000\n" if "joules" in text else text
+        file = written(tmp_path, f"{text if tail != text else ''}[[device]]\ncount = 2\n{tail}")
+        with pytest.raises(InputError) as told:
+            plan("fedavg", clients=2, slots=5, session=2, fleet=file)
+        assert f"fleet.toml, {sentence}" in str(told.value)
 
 
 def test_a_file_that_is_not_text(tmp_path: Path) -> None:

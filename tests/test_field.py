@@ -90,6 +90,17 @@ def test_a_battery_gives_up_when_it_cannot_pay() -> None:
     assert made.ledger.lost == 2 * UNIT
 
 
+def test_an_empty_battery_can_send_what_costs_nothing() -> None:
+    made = fleet(2, level=3.0, session=2, costs=Costs(to_server=[0.0, 1.0], idle=1.0), links=Links(channels=2))
+    made.start(np.arange(2), 0)
+    for _ in range(2):
+        made.train()
+        slot(made)
+    made.level[0] = 0
+    assert made.send(np.arange(2), "server").tolist() == [0, 1]
+    assert made.given_up == []
+
+
 def test_channels_go_to_those_who_started_first() -> None:
     made = fleet(3, session=1, links=Links(channels=2))
     made.start(np.array([2]), 0)

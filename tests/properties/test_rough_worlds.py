@@ -10,8 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipecycle import build
 from pipecycle.policies import REGISTRY
+from pipecycle.schedule.plan import Planning
 from pipecycle.schedule.schedule import Status
+from pipecycle.world.energy import Costs
+from pipecycle.world.links import Links, Passes
+from pipecycle.world.streams import Ints
 from tests.properties.worlds import holds, rough
 
 
@@ -46,6 +51,44 @@ def test_every_policy_meets_the_same_weather_and_losses(number: int) -> None:
     assert all(len(steps) == 1 for steps in fates.values())
 
 
+def transmissions(name: str, to: str, losses: Links) -> list[tuple[int, int, bool]]:
+    """Client, how many it has sent to that receiver before, and whether it arrived."""
+    world: dict[str, Any] = {"harvest": 1.0, "clients": 12, "slots": 900, "session": 5, "initial": 100.0}
+    run = Planning(build(name), **world, links=losses)
+    send, seen, count = run.fleet.send, [], [0] * 12
+
+    def watched(clients: Ints, receiver: Any, **how: Any) -> Ints:
+        asked = clients.tolist()
+        arrived = send(clients, receiver, **how)
+        through = run.fleet.client_of(arrived).tolist()
+        for client in asked if receiver == to else []:
+            seen.append((client, count[client], client in through))
+            count[client] += 1
+        return arrived
+
+    run.fleet.send = watched  # type: ignore[method-assign]
+    for _ in run.steps():
+        pass
+    return seen
+
+
+@pytest.mark.parametrize(("to", "policies"), [("hub", 6), ("server", 14)])
+def test_every_policy_loses_the_same_transmissions(to: str, policies: int) -> None:
+    """One try each: the k-th transmission of a client to a receiver arrives for every policy or for none."""
+    losses = Links(tries=1, loss=0.4) if to == "server" else Links(tries=1, loss_to_hub=0.4)
+    fates: dict[tuple[int, int], set[bool]] = {}
+    senders = 0
+    for name in REGISTRY:
+        seen = transmissions(name, to, losses)
+        senders += bool(seen)
+        for client, number, arrived in seen:
+            fates.setdefault((client, number), set()).add(arrived)
+    assert senders == policies
+    assert all(len(fate) == 1 for fate in fates.values())
+    lost = sum(fate == {False} for fate in fates.values())
+    assert 0.3 * len(fates) < lost < 0.5 * len(fates)
+
+
 def test_the_same_trial_gives_the_same_schedule() -> None:
     for number in range(12):
         world = rough(random.Random(number).choice)
@@ -59,9 +102,6 @@ HARD: dict[str, Any] = {"harvest": 0.7, "clients": 30, "slots": 900, "session": 
 def test_no_policy_stands_still(name: str) -> None:
     """Half of all transmissions are lost, one session in five fails, one channel, rare contact: still, models are
     published to the end."""
-    from pipecycle.world.energy import Costs
-    from pipecycle.world.links import Links, Passes
-
     links = Links(channels=1, loss=0.5, loss_to_hub=0.5, tries=2, failure=0.2, passes=Passes(17, 0.3))
     options = {"mode": "chain"} if name == "fedseq" else {}
     for settings_ in ({}, options) if options else ({},):
@@ -81,8 +121,6 @@ def test_no_policy_stands_still(name: str) -> None:
 def test_nobody_is_starved(name: str, rough_: str) -> None:
     """Contact comes again with the epoch, so that for most clients it never falls on its last slot; or one update at a
     time can be sent.  Everybody is heard all the same."""
-    from pipecycle.world.links import Links, Passes
-
     links = Links(passes=Passes(30, 0.2)) if rough_ == "contact" else Links(channels=1)
     world = HARD | {"harvest": 1.0, "clients": 12, "session": 20, "links": links}
     for settings_ in ({}, {"mode": "chain"}) if name == "fedseq" else ({},):

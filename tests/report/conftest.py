@@ -43,6 +43,7 @@ def make(tmp_path: Path) -> Make:
             trial=world.trial,
             capacity=world.capacity,
             initial=world.initial,
+            fleet=world.fleet,
         )
         folder = tmp_path / name
         folder.mkdir(parents=True)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 from pipecycle.report import load, prose
 from pipecycle.report.tables import summary_rows, tables
 
@@ -104,3 +106,20 @@ def test_accuracy_before_the_budget_is_not_called_accuracy_at_the_budget(make) -
     assert tables([*load(spent), *short])[0].title == (
         "Accuracy at the budget, or at the end of runs that did not spend it"
     )
+
+
+def test_a_fleet_is_named_with_joules_and_hours(make, tmp_path: Path) -> None:
+    """A unit is 2 J and a slot 90 s: 200 slots are five hours."""
+    (tmp_path / "own.toml").write_text("joules = 2\nslot = 90\n[[device]]\ncount = 10\nsession = 5\nstep = 2\n")
+    paths = [make("a", "fedavg", world__fleet=str(tmp_path / "own.toml"))]
+    groups = load(paths)
+    assert "the devices of own.toml (a unit is 2 J, a slot 1.5 minutes) and at most 400" in prose.compared(groups)
+    assert "50 %" not in prose.compared(groups)  # the run's harvest is for devices that have none
+    (row,) = summary_rows(groups, 80.0)
+    assert row["hours_to_target"] == 5
+    assert row["joules_to_target"] == 2 * row["energy_to_target"]
+    said = next(text for text in tell(paths, 80.0) if text.startswith("It reached 80 % with "))
+    assert said.endswith(" kJ, after 200 slots (5 hours).")
+    target = next(table for table in tables(groups, 80.0) if table.name == "target")
+    assert target.head[-2:] == ("Energy, physically", "Hours")
+    assert target.cells[0][-1] == "5"

@@ -185,7 +185,7 @@ def _watch(federation: Federation, tail: Tail, show: Show) -> Outcome:
     while True:
         progress = tail.read()
         show(progress, federation)
-        served, serving = served or serving, federation.watch()
+        served, serving = served or serving, federation.serving
         if "superlink" in federation.dead():
             return Outcome("finished:failed", f"the SuperLink ended: {federation.last_words('superlink')}", progress)
         over = not serving and (served or progress.ended is not None)

@@ -13,10 +13,13 @@ from rich.console import Console
 
 from pipecycle.commands.shared import (
     ConfigFile,
+    Device,
     Fresh,
     Json,
     PolicyName,
+    SaveEvery,
     Settings,
+    Workers,
     check_execution,
     configured,
     settings,
@@ -36,7 +39,7 @@ from pipecycle.runs.sweep import check_runs, read_sweep
 from pipecycle.runs.workers import Tally, execute, execute_on_ray
 from pipecycle.screen import lead, progress, screen
 from pipecycle.stopping import Interrupted
-from pipecycle.words import number, plural
+from pipecycle.words import number, plural, some
 
 
 def sweep(
@@ -45,11 +48,11 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say how many runs and steps, and how long it will take.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes on a CPU. \\[default: one per core]")] = None,
+    device: Device = "auto",
+    workers: Workers = None,
     on: Annotated[str, typer.Option(help="local, or ray to hand the runs to a Ray cluster.")] = "local",
     address: Annotated[str | None, typer.Option(help="The Ray cluster's address. \\[default: start one here]")] = None,
-    save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 60.0,
+    save_every: SaveEvery = 60.0,
     fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
@@ -197,8 +200,7 @@ def tell_failed(console: Console, failed: Mapping[str, str]) -> None:
     for path, sentence in failed.items():
         by_reason.setdefault(sentence, []).append(path)
     for sentence, paths in by_reason.items():
-        more = f" and {number(len(paths) - 1)} more" if len(paths) > 1 else ""
-        console.print(lead("failed", f" {paths[0]}{more}: {sentence}", "bold red"), soft_wrap=True)
+        console.print(lead("failed", f" {some(paths, 1)}: {sentence}", "bold red"), soft_wrap=True)
 
 
 def save_results(folders: list[RunFolder], home: Path) -> int:

@@ -11,17 +11,8 @@ import typer
 from rich.progress import Progress, TaskID
 
 from pipecycle.checks import MOST_GROUPS, MOST_PLANS, at_least
-from pipecycle.commands.shared import (
-    Clients,
-    Delta,
-    HarvestSpec,
-    Json,
-    SessionLength,
-    Slots,
-    Trial,
-    check_execution,
-    configured,
-)
+from pipecycle.commands.fields import Given, fields
+from pipecycle.commands.shared import Json, check_execution, configured
 from pipecycle.errors import InputError, shown
 from pipecycle.files import writable, write
 from pipecycle.runs.config import Config
@@ -33,18 +24,14 @@ from pipecycle.theory.system import AMOUNT, POSITIVE, Constants
 USUAL = [1, 2, 5, 10]
 
 
+@fields(Config(), "delta", "harvest", "clients", "session", "slots", "train.lr", "trial")
 def theory(
+    *,
     groups: Annotated[
         str | None, typer.Option(help="Which G to look at, such as 1,2,5-8. \\[default: 1,2,5,10 and those measured]")
     ] = None,
-    delta: Delta = None,
-    harvest: HarvestSpec = None,
-    clients: Clients = None,
-    session: SessionLength = None,
-    slots: Slots = None,
-    lr: Annotated[float | None, typer.Option(help="Step size gamma. \\[default: 0.05]")] = None,
+    given: Given,
     policy: Annotated[str | None, typer.Option(help="A scheduler that has groups. \\[default: pipecycle]")] = None,
-    trial: Trial = None,
     smoothness: Annotated[float | None, typer.Option("--L", help="Smoothness. \\[default: 1]")] = None,
     sigma2: Annotated[float | None, typer.Option(help="Variance of a stochastic gradient. \\[default: 1]")] = None,
     alpha: Annotated[
@@ -84,8 +71,6 @@ def theory(
             raise InputError("--steps: needs --figure, the file to draw")
         _draw_steps(steps, figure, kind)
         return
-    given = {"delta": delta, "harvest": harvest, "clients": clients, "session": session, "slots": slots}
-    given |= {"trial": trial, "train.lr": lr}
     known = _constants(L=smoothness, sigma2=sigma2, alpha=alpha, beta=beta, omega2=omega2, f0_gap=gap)
     wanted = None if groups is None else _numbers(groups)
     with progress() as bar:
@@ -137,10 +122,10 @@ def _measured(family: Family, wanted: list[int] | None, models: int, device: str
     from pipecycle.theory.measure import measure
 
     measured = []
-    for run in family.runs:
-        task = bar.add_task(run.label, total=1.0)
+    for label, record in family.runs.items():
+        task = bar.add_task(label, total=1.0)
         shown = partial(_advance, bar, task)
-        measured.append(measure(run.record, run.label, models=models, device=device, progress=shown))
+        measured.append(measure(record, label, models=models, device=device, progress=shown))
         bar.remove_task(task)
     chosen = wanted or sorted({*family.groups, *USUAL})
     plans = _plans(family.config, chosen, bar) if family.grouped else ()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pipecycle.report.tables import Summary, always, best_of, rivals, when
 from pipecycle.results import Difference, paired
 from pipecycle.runs.records import Group
-from pipecycle.schedule.summary import warnings
+from pipecycle.schedule.summary import joules, measures, warnings
 from pipecycle.words import listed, number, plural
+from pipecycle.world.devices_file import parted
 
 
 def compared(groups: Sequence[Group]) -> str:
@@ -27,7 +29,9 @@ def compared(groups: Sequence[Group]) -> str:
         alpha = same.get("data.alpha", "varied")
         how = "" if alpha == "varied" else " split at random" if alpha is None else f" split unevenly (alpha {alpha:g})"
         where.append(f"the {same['data.name']} data{how}")
-    if "world.harvest" in same:
+    if same.get("world.fleet") is not None:
+        where.append(_fleet(str(same["world.fleet"]), groups[0].records[0].schedule.meta))
+    elif "world.harvest" in same:
         where.append(_harvest(str(same["world.harvest"])))
     if "world.slots" in same:
         where.append(f"at most {number(same['world.slots'])} slots")
@@ -154,17 +158,15 @@ def _target(rows: Sequence[Summary]) -> list[str]:
     if len(rows) == 1:
         if not ranked:
             return [f"It did not reach {target} in every trial."]
-        energy, slots = (number(round(ranked[0][key])) for key in ("energy_to_target", "slots_to_target"))
-        return [f"It reached {target} with {energy} units of energy, after {slots} slots."]
+        slots, hours = number(round(ranked[0]["slots_to_target"])), ranked[0]["hours_to_target"]
+        after = f"{slots} slots{'' if hours is None else f' ({number(hours)} hours)'}"
+        return [f"It reached {target} with {_energy(ranked[0], ' units of energy')}, after {after}."]
     if not ranked:
         return [f"No scheduler reached {target} in every trial."]
     first = ranked[0]
-    said = (
-        f"{first['label']} needed the least energy to reach {target}: {number(round(first['energy_to_target']))} units"
-    )
+    said = f"{first['label']} needed the least energy to reach {target}: {_energy(first)}"
     if len(ranked) > 1:
-        last = ranked[-1]
-        said += f" (the most was {number(round(last['energy_to_target']))}, {last['label']})"
+        said += f" (the most was {_energy(ranked[-1], '')}, {ranked[-1]['label']})"
     some = [
         f"{row['label']} ({row['reached']} of {row['trials']})" for row in asked if 0 < row["reached"] < row["trials"]
     ]
@@ -176,6 +178,12 @@ def _target(rows: Sequence[Summary]) -> list[str]:
     return [said + "."]
 
 
+def _energy(row: Summary, word: str = " units") -> str:
+    """Up to the target, in joules as well where the fleet says what a unit is."""
+    physically = "" if row["joules_to_target"] is None else f", {joules(row['joules_to_target'])}"
+    return f"{number(round(row['energy_to_target']))}{word}{physically}"
+
+
 def _waste(rows: Sequence[Summary]) -> str:
     shares = [(row["wasted"] or 0) / max(1, row["sessions"] or 0) for row in rows]
     worst, share = rows[shares.index(max(shares))], max(shares)
@@ -184,6 +192,11 @@ def _waste(rows: Sequence[Summary]) -> str:
     if share < 0.02:
         return "Hardly any training was wasted: at least 98 % of the sessions of every scheduler were used."
     return f"{worst['label']} wasted most: {100 * share:.0f} % of its sessions were never used."
+
+
+def _fleet(spec: str, meta: Mapping[str, Any]) -> str:
+    about = measures(meta)
+    return f"the devices of {Path(parted(spec)[0]).name}{f' ({about})' if about else ''}"
 
 
 def _harvest(spec: str) -> str:

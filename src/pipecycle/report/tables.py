@@ -16,7 +16,7 @@ from pipecycle.report.styles import proper
 from pipecycle.results import Value, paired
 from pipecycle.runs.records import Group, Record
 from pipecycle.schedule.ancestry import mean as average
-from pipecycle.schedule.summary import joules
+from pipecycle.schedule.summary import flattened, joules
 from pipecycle.words import number
 
 Summary = dict[str, Any]
@@ -111,6 +111,7 @@ def _row(group: Group, best: Group | None, target: float | None) -> Summary:
 
 def _to_target(group: Group, target: float | None) -> Summary:
     energy, slots = [], []
+    meta = group.records[0].schedule.meta
     for shown in group.metrics.values():
         at = None if target is None else shown.reaches(target)
         if at is not None:
@@ -122,47 +123,49 @@ def _to_target(group: Group, target: float | None) -> Summary:
         "energy_to_target": average(energy),
         "energy_to_target_by_trial": energy,
         "slots_to_target": average(slots),
+        "joules_to_target": average([units * meta["joules"] for units in energy if "joules" in meta]),
+        "hours_to_target": average([slot * meta["slot_seconds"] / 3600 for slot in slots if "slot_seconds" in meta]),
     }
 
 
+MEANS = {
+    "slots": "slots",
+    "hours": "hours",
+    "spent_joules": "joules.spent",
+    "spent": "energy.spent",
+    "training": "spent_on.training",
+    "to_hub": "spent_on.to_hub",
+    "to_server": "spent_on.to_server",
+    "download": "spent_on.download",
+    "lost": "spent_on.lost",
+    "idle": "energy.idle",
+    "leaked": "energy.leaked",
+    "sessions_lost": "sessions_by_status.lost",
+    "stored": "energy.stored",
+    "overflowed": "energy.overflowed",
+    "sessions": "sessions",
+    "wasted": "wasted",
+    "aggregations": "aggregations",
+    "participants": "participants",
+    "fairness": "fairness",
+    "lag_mean": "lag.mean",
+    "chains": "chains.count",
+    "coverage_mean": "chains.coverage_mean",
+}
+"""Figures of a row that are means over its trials, by their names in `summarise`."""
+IN_THE_FIELD = ("download", "lost", "idle", "leaked", "sessions_lost")
+"""Those that other fleets have none of."""
+
+
 def _schedule_figures(records: Sequence[Record]) -> Summary:
-    figures = [record.figures for record in records]
-
-    def mean(*keys: str) -> float | None:
-        values: list[Any] = figures
-        for key in keys:
-            values = [value[key] for value in values]
-        return average([float(value) for value in values if value is not None])
-
-    def some(part: str, key: str) -> float | None:
-        """Of fleets in the field only: others lose, fetch and drain nothing."""
-        return average([float(trial[part].get(key, 0.0)) for trial in figures])
-
+    trials = [flattened(record.figures) for record in records]
+    known = {key: [trial[name] for trial in trials if trial.get(name) is not None] for key, name in MEANS.items()}
+    means = {key: average(values) for key, values in known.items()}
     return {
-        "slots": mean("slots"),
-        "hours": average([trial["hours"] for trial in figures if "hours" in trial]),
-        "spent_joules": average([trial["joules"]["spent"] for trial in figures if "joules" in trial]),
-        "spent": mean("energy", "spent"),
-        "training": mean("spent_on", "training"),
-        "to_hub": mean("spent_on", "to_hub"),
-        "to_server": mean("spent_on", "to_server"),
-        "download": some("spent_on", "download"),
-        "lost": some("spent_on", "lost"),
-        "idle": some("energy", "idle"),
-        "leaked": some("energy", "leaked"),
-        "sessions_lost": some("sessions_by_status", "lost"),
-        "stored": mean("energy", "stored"),
-        "overflowed": mean("energy", "overflowed"),
-        "sessions": mean("sessions"),
-        "wasted": mean("wasted"),
-        "aggregations": mean("aggregations"),
-        "participants": mean("participants"),
-        "fairness": mean("fairness"),
-        "lag_mean": mean("lag", "mean"),
-        "lag_max": max((trial["lag"]["max"] for trial in figures if trial["lag"]["max"] is not None), default=None),
-        "chains": mean("chains", "count"),
-        "coverage_min": min(trial["chains"]["coverage_min"] for trial in figures),
-        "coverage_mean": mean("chains", "coverage_mean"),
+        **means,
+        **{key: means[key] or 0.0 for key in IN_THE_FIELD},
+        "lag_max": max((trial["lag.max"] for trial in trials if trial["lag.max"] is not None), default=None),
+        "coverage_min": min(trial["chains.coverage_min"] for trial in trials),
     }
 
 
@@ -265,6 +268,7 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
                 ("Trials that did", _reached),
                 ("Energy (units)", to_target),
                 ("Slots", lambda row: to_target(row, "slots_to_target")),
+                *_physical(order, ("Energy", "joules_to_target"), "hours_to_target"),
             )
         )
     out.append(
@@ -280,7 +284,7 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
             ("Left in batteries", _n("stored")),
             ("Overflowed", _n("overflowed")),
             *_if_any(rows, ("Idled away", "idle", ""), ("Leaked", "leaked", "")),
-            *_physical(rows),
+            *_physical(rows, ("Spent", "spent_joules"), "hours"),
         )
     )
     out.append(
@@ -313,14 +317,12 @@ def _if_any(rows: Sequence[Summary], *columns: tuple[str, str, str]) -> list[Col
     ]
 
 
-def _physical(rows: Sequence[Summary]) -> list[Column]:
-    """What was spent in joules, and how long it took in hours, where fleets say what a unit and a slot are."""
+def _physical(rows: Sequence[Summary], energy: tuple[str, str], hours: str) -> list[Column]:
+    """Energy (what it is, its key) in joules and time in hours, where fleets say what a unit and a slot are."""
+    what, key = energy
     columns: dict[str, Column] = {
-        "spent_joules": (
-            "Spent, physically",
-            lambda row: "-" if row["spent_joules"] is None else joules(row["spent_joules"]),
-        ),
-        "hours": ("Hours", _n("hours")),
+        key: (f"{what}, physically", lambda row: "-" if row[key] is None else joules(row[key])),
+        hours: ("Hours", _n(hours)),
     }
     return [column for key, column in columns.items() if any(row[key] is not None for row in rows)]
 

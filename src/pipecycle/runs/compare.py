@@ -18,13 +18,14 @@ from pipecycle.policies import FedAvg, Isolated
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.policies.spec import Spec
 from pipecycle.runs.comparison import Comparison, trained
-from pipecycle.runs.config import Config
+from pipecycle.runs.config import Config, counted
 from pipecycle.runs.contents import sealed
 from pipecycle.runs.planning import plan_of
 from pipecycle.runs.run import problem_of
 from pipecycle.runs.sweep import Sweep, check_effects, expand
 from pipecycle.schedule.plan import plan
 from pipecycle.world.contract import Policy
+from pipecycle.world.devices_file import load as load_fleet
 from pipecycle.world.harvest import Always
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def compare(
     groups: int | None = None,
     *,
     harvest: str | float | None = None,
+    fleet: str | None = None,
     clients: int | None = None,
     slots: int | None = None,
     budget: float | None = None,
@@ -111,14 +113,15 @@ def compare(
     """
     given = {
         "harvest": harvest,
-        "clients": clients,
+        "world.fleet": fleet,
+        "world.clients": clients,
         "slots": slots,
         "budget": budget,
         "data": data,
         "model": model,
         "alpha": alpha,
     }
-    base = base.changed({key: value for key, value in given.items() if value is not None})
+    base = base.changed(counted({key: value for key, value in given.items() if value is not None}))
     return trained(comparison(base, policies, trials, groups).runs.values(), device)
 
 
@@ -182,13 +185,15 @@ def lines(config: Config) -> dict[str, Job]:
     world = config.world
     isolated = Config("isolated", {}, world, config.data, config.train, config.look)
     learnt = problem_of(isolated)
-    used = learnt.samples(world.session)
+    fleet = None if world.fleet is None else load_fleet(world.fleet)
+    session = world.session if fleet is None else fleet.lengths(len(learnt.split), world.session)
+    used = learnt.samples(session)
     unlimited = plan(
         FedAvg(),
         Always(),
         len(learnt.split),
         world.slots,
-        session=world.session,
+        session=session,
         capacity=world.capacity,
         initial=world.initial,
         trial=world.trial,

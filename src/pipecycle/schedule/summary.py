@@ -149,6 +149,23 @@ def joules(value: float) -> str:
     return f"{value * 1e3:.3g} mJ"
 
 
+def duration(seconds: float) -> str:
+    """Time in the largest unit of which there is at least one."""
+    for word, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        if seconds >= size:
+            return f"{number(seconds / size)} {word}{'s' * (seconds != size)}"
+    return f"{number(seconds)} second{'s' * (seconds != 1)}"
+
+
+def measures(meta: Mapping[str, Any]) -> str:
+    """What a unit and a slot are, where the fleet says so: `a unit is 1 J, a slot 5 minutes`."""
+    unit, slot = meta.get("joules"), meta.get("slot_seconds")
+    words = [] if unit is None else [f"a unit is {joules(unit)}"]
+    if slot is not None:
+        words.append(f"a slot {'' if words else 'is '}{duration(slot)}")
+    return ", ".join(words)
+
+
 def warnings(*trials: dict[str, Any]) -> list[str]:
     """What a person should know before training on a schedule, or on those of several trials of one policy."""
     texts: list[str] = []

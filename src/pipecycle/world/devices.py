@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +27,8 @@ ENERGIES = ("step", "to_hub", "to_server", "download", "idle", "capacity", "init
 USUAL = {"step": 1.0, "to_hub": 1.0, "to_server": 1.0, "download": 0.0, "idle": 0.0, "leak": 0.0, "gain": 1.0,
          "loss": 0.0, "loss_to_hub": 0.0, "failure": 0.0, "contact_period": 1.0, "contact_share": 1.0}  # fmt: skip
 """What a class has that does not say otherwise; session, capacity, initial charge and harvest are the run's."""
+MOST_GAIN = 2.0**22
+"""Units in a slot."""
 DIGITS = 12
 USUAL_CLIENTS = 100
 """What a run has if nobody says how many: a file's count may be another."""
@@ -39,6 +42,8 @@ class Devices:
     labels: tuple[str, ...]
     places: tuple[str, ...]
     """File and line of every class."""
+    keys: tuple[Mapping[str, str], ...]
+    """File and line of what a class says on other lines, by the keys of a file."""
     columns: dict[str, Floats]
     """Units, slots, samples and probabilities, by the keys of a file."""
     harvests: tuple[Placed | None, ...]
@@ -125,8 +130,11 @@ class Devices:
             self._spread(key, clients, usual) for key, usual in (("capacity", capacity), ("initial", initial))
         )
         self._refuse(clients, charge > holds, "initial", charge, "at most the battery's capacity", holds)
-        needs = (column["step"] + column["leak"]) * length
+        needs = column["download"] + (column["step"] + column["leak"]) * length
         self._refuse(clients, needs > holds, "capacity", holds, "a session's energy", needs)
+        self._refuse(
+            clients, column["gain"] > MOST_GAIN, "gain", column["gain"], "at most 2^22 units", np.asarray(MOST_GAIN)
+        )
         if self.windows is not None and int(self.windows.client.max(initial=0)) >= clients:
             last = int(self.windows.client.max())
             raise InputError(f"{self.last_window}: client = {last}: needs less than {clients}, the number of clients")
@@ -147,7 +155,8 @@ class Devices:
         if not wrong.any():
             return
         client = int(np.argmax(wrong))
-        place = self.places[int(self.kinds(clients)[client])]
+        kind = int(self.kinds(clients)[client])
+        place = self.keys[kind].get(key, self.places[kind])
         given, least = (float(part.flat[client if part.ndim else 0]) * (self.joules or 1) for part in (value, limit))
         raise InputError(f"{place}: {key} = {given:g}: needs {needs}, {least:g}")
 

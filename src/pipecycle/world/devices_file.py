@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -143,6 +143,9 @@ def examples() -> list[str]:
     return sorted(path.stem for path in EXAMPLES.glob("*.toml"))
 
 
+_NOWHERE: Mapping[str, str] = {}  # shared by all rows of a CSV file, which may be a million
+
+
 @frozen
 class DeviceRow:
     """A class, or a device."""
@@ -154,7 +157,15 @@ class DeviceRow:
 
     @property
     def place(self) -> str:
-        return f"{self.source.path}{'' if self.line is None else f', line {self.line}'}"
+        return self._at(self.line)
+
+    @property
+    def places(self) -> Mapping[str, str]:
+        """Of keys that have lines of their own, as those of a TOML file do."""
+        return {key: self._at(line) for key, line in self.lines.items() if line != self.line} or _NOWHERE
+
+    def _at(self, line: int | None) -> str:
+        return f"{self.source.path}{'' if line is None else f', line {line}'}"
 
 
 def _source(path: Path) -> Source:
@@ -242,6 +253,7 @@ def _assemble(
         name=str(top.get("name", source.path.stem)),
         labels=tuple(str(row.values.get("name", f"class {place + 1}")) for place, row in enumerate(rows)),
         places=tuple(row.place for row in rows),
+        keys=tuple(row.places for row in rows),
         columns=_columns(rows, links, top.get("joules")),
         harvests=_harvests(rows, home),
         counts=counts,
@@ -310,7 +322,9 @@ def _harvests(rows: Sequence[DeviceRow], home: Path) -> tuple[Placed | None, ...
             try:
                 known[spec] = parse_harvest(spec, home)
             except InputError as error:
-                row.source.refuse(str(error), row.lines["harvest"])
+                said = str(error)
+                key = "" if said.startswith("harvest") else f"harvest = {shown(spec)}: "
+                row.source.refuse(f"{key}{said}", row.lines["harvest"])
     return tuple(known[row.values["harvest"]] if "harvest" in row.values else None for row in rows)
 
 

@@ -158,8 +158,8 @@ class FieldFleet(Fleet):
         if needed is None:
             needed = np.ones(len(clients), np.int64)
         tried = np.minimum(needed, self.links.tries)
-        if np.any(cost):
-            tried = np.minimum(tried, level // np.maximum(cost, 1))
+        if np.any(cost):  # an empty battery can still pay for what costs nothing
+            tried = np.where(np.asarray(cost) > 0, np.minimum(tried, level // np.maximum(cost, 1)), tried)
         paid: Ints = np.asarray(tried * cost, np.int64)
         self.level[clients] = level - paid
         arrived = tried == needed

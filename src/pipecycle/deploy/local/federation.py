@@ -20,7 +20,7 @@ from attrs import define, field
 
 from pipecycle.deploy.local.certificates import Authority, make_authority, make_node_key
 from pipecycle.deploy.local.loopback import HOST, Failed, answers, environment, free_port, program
-from pipecycle.deploy.local.processes import Descendants, adopt, kill_family, start_guard
+from pipecycle.deploy.local.processes import MARK, end, kill_family, members, start_guard
 from pipecycle.errors import InputError
 from pipecycle.files import make_folder, write
 from pipecycle.runs.config import toml
@@ -52,16 +52,13 @@ class Federation:
     nodes: dict[int, subprocess.Popen[bytes]] = field(factory=dict)
     run: str = ""
     guard: subprocess.Popen[bytes] | None = None
-    descendants: Descendants = field(factory=lambda: Descendants(os.getpid()))
 
     def __enter__(self) -> Federation:
         """Start the SuperLink; nodes follow one by one with `start_node`."""
         self.folder = self.folder.absolute()
         self._claim()
         try:
-            adopt()
-            self.guard = start_guard(os.getpid())
-            self.descendants.spared.add(self.guard.pid)
+            self.guard = start_guard(self.folder)
             self.start_link()
         except BaseException:
             self.stop()
@@ -138,18 +135,15 @@ class Federation:
         with path.open("ab") as log:
             log.write(f"\n--- {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n".encode())
             log.flush()
-            started = subprocess.Popen(
+            return subprocess.Popen(
                 [program(command[0]), *command[1:]],
-                env={**environment(self.folder / "home"), **switches},
+                env={**environment(self.folder / "home"), **switches, MARK: str(self.folder)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,
                 start_new_session=True,  # a Ctrl-C at the terminal reaches us alone
             )
-        self.descendants.awaited.add(started.pid)
-        self.descendants.look()
-        return started
 
     def _wait_for_link(self, seconds: float = 60.0) -> None:
         """Until /health answers."""
@@ -222,23 +216,24 @@ class Federation:
         ended = {name: process.poll() for name, process in parts.items() if process is not None}
         return {name: code for name, code in ended.items() if code is not None}
 
-    def watch(self) -> bool:
-        """Note which processes there are, about once a second; whether the ServerApp's is among them."""
-        with suppress(psutil.Error):  # one has just ended
-            return any(process.name() == "flwr-serverapp" for process in self.descendants.look())
-        return True
+    @property
+    def serving(self) -> bool:
+        """Whether the ServerApp's process runs."""
+        for process in members(self.folder):
+            with suppress(psutil.Error):  # it has just ended
+                if process.name() == "flwr-serverapp":
+                    return True
+        return False
 
     def stop(self) -> None:
         """Stop everything; a second Ctrl-C kills instead of waiting, and leaves nothing behind either."""
         with undisturbed() as asked_again:
-            self.descendants.look()
             if self.link is not None:  # first and at once: a server that saw its nodes go would count them as lost
                 kill_family(self.link.pid)
-            self.descendants.end(hurry=asked_again.is_set)
+            end(self.folder, hurry=asked_again.is_set)
             for started in [self.link, *self.nodes.values()]:
                 if started is not None:
                     started.wait()
-            self.descendants.look()
             self.nodes, self.link = {}, None
             if self.guard is not None:
                 self.guard.communicate()  # closes its input, which ends it
