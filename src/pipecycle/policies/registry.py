@@ -194,14 +194,15 @@ def _as(value: Any, kind: Any) -> Any:
     raise ValueError
 
 
-def nearest(name: str, known: Iterable[str], own: str = "") -> str:
-    """About a name that is none of those known; `own` is how a user's own would be written."""
+def nearest(name: str, known: Iterable[str], own: str = "", section: str = "") -> str:
+    """About a name that is none of those known; `own` is how a user's own would be written, and `section` what stands
+    before the names."""
     other = f", or {own}" if own else ""
-    return did_you_mean(name, known) or f"unknown, needs one of {', '.join(known)}{other}"
+    return did_you_mean(name, known, section) or f"unknown, needs one of {', '.join(known)}{other}"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], section: str = "") -> str:
     """About a name that resembles a known one; nothing if it resembles none."""
     by_letters = {word.lower(): word for word in known}
     close = difflib.get_close_matches(name[:100].lower(), by_letters, 1)
-    return f"unknown, did you mean {by_letters[close[0]]!r}?" if close else ""
+    return f"unknown, did you mean {section + by_letters[close[0]]!r}?" if close else ""
