@@ -150,3 +150,11 @@ def test_what_keeps_it_running_elsewhere(deploy: Deploy, tmp_path: Path, kind: s
     assert "FLWR_TELEMETRY_ENABLED" in together
     assert kind == "compose" or together.count(" PATH=/opt/pipecycle/bin:") == 2  # a SuperLink starts flower-superexec
     assert together.count("estart: always" if kind == "compose" else "Restart=always") == 2
+
+
+@pytest.mark.parametrize("address", ["fl.example.org", "a place:8000", "https://fl.example.org:8000", "x:"])
+def test_an_address_that_no_unit_could_use(deploy: Deploy, tmp_path: Path, address: str) -> None:
+    refused = deploy("init", "wood", "--with", "systemd", "--superlink", address, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert f"--superlink {address}: needs HOST:PORT, such as fl.example.org:8000" in refused.stderr
+    assert not (tmp_path / "wood").exists()

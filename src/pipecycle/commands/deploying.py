@@ -17,7 +17,7 @@ from rich.text import Text
 from pipecycle.checks import MOST_NODES
 from pipecycle.commands import live_table
 from pipecycle.commands.live_app import quoted, write_app
-from pipecycle.commands.live_machines import write_machines
+from pipecycle.commands.live_machines import port_of, write_machines
 from pipecycle.commands.shared import STOPPED, Json
 from pipecycle.commands.shared import settings as pairs
 from pipecycle.deploy.local.progress import Progress, Tail
@@ -90,6 +90,7 @@ def init(
     `pipecycle deploy up DIR` runs it on this machine, `flwr run DIR` on any SuperLink. Example:
     pipecycle deploy init forest --policy pipecycle+ --model lenet --nodes 8 --set groups=2 --set slot-seconds=30"""
     chosen = RunSettings.of({**DEMO, **_options(policy, model, data, nodes, harvest, set_)})
+    port_of(superlink)  # refused before anything is written
     own = (folder / "pyproject.toml").exists()  # a user's app, which brings its model and data
     files = [str(path) for path in write_app(folder, chosen)]
     if with_ is not None:

@@ -362,10 +362,13 @@ class Driver:
         from their ledgers."""
         self._too_late(last, self.clock.held())
         while any(flight.session >= 0 for flight in self.roster.flights.values()):
+            self.timer.sleep(0.05)
             self._too_late(last, self.roster.receive())
+        if self._unknown:
+            self.roster.call(last, self._unknown)
         until = self.timer.monotonic() + self.settings.roll_call
-        self.roster.call(last, self._unknown)
         while self._unknown and self.roster.calling and self.timer.monotonic() < until:
+            self.timer.sleep(0.05)
             self._too_late(last, self.roster.receive())
 
     def _too_late(self, last: int, events: list[Event]) -> None:
@@ -374,7 +377,6 @@ class Driver:
             self.apply(event)
             if event["event"] == "reply":
                 self.weights.used.append(event["session"])  # nobody will use it
-        self.timer.sleep(0.05)
 
     def _end(self, last: int, schedule: Schedule) -> None:
         """The closing files, and then the trace's last line: a run that has it is complete."""
