@@ -172,7 +172,7 @@ def _table(rows: list[dict[str, Any]], base: Config, when: str) -> Table:
     judged = "" if base.look.on is None else f" on {base.look.on} samples"
     where = when if base.world.budget is None else when.replace("the budget", f"{number(base.world.budget)} units")
     about = (
-        f"Accuracy in percent {where}{judged}: mean ± deviation over trials. To the best: paired difference with its "
+        f"Accuracy in percent{judged} {where}: mean ± deviation over trials. To the best: paired difference with its "
         f"95 % interval (none if it is equal in all trials). To {goal:g} %: units and slots to reach it; (1 of 3) if "
         f"only some trials did. Energy: {' / '.join(parts.values())}. Waste: sessions whose update was not used."
     )

@@ -18,7 +18,7 @@ from pipecycle.report.lanes import letter, pipeline
 from pipecycle.report.mixing import mixing
 from pipecycle.report.payload import common_budget, coverage, differences, lag, participation
 from pipecycle.report.styles import CHAINS, Style, styles_of
-from pipecycle.report.tables import Summary, always, default_target, named, summary_rows
+from pipecycle.report.tables import Summary, always, default_target, judges, named, summary_rows
 from pipecycle.results import Axis, mean_curve
 from pipecycle.runs.records import Group
 from pipecycle.world.energy import UNIT
@@ -129,7 +129,7 @@ class _Figures:
         for pane, axis in zip(panes.flat, axes, strict=True):
             self._curves(pane, axis)
         for pane in panes[:, 0]:
-            pane.set_ylabel("test accuracy (%)")
+            pane.set_ylabel(f"{judges(self.groups)} accuracy (%)")
         self._legend(figure, panes.flat[0])
         return figure
 
