@@ -82,7 +82,7 @@ def test_windows_by_hand() -> None:
     ("given", "sentence"),
     [
         ({"loss": 1.5}, "loss = 1.5: needs a probability from 0 to 1"),
-        ({"failure": [0.1, -2]}, "failure = -2.0: needs a probability"),
+        ({"failure": [0.1, -2]}, "failure = -2: needs a probability"),
         ({"loss": "often"}, "loss = often: needs a probability from 0 to 1"),
         ({"channels": 0}, "channels = 0: needs at least 1 channel"),
         ({"tries": 0}, "tries = 0: needs at least 1 try"),

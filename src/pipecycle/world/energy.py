@@ -28,7 +28,8 @@ def figures(value: ArrayLike, name: str, needs: str, least: float, most: float, 
         raise InputError(f"{name} = {shown(value)}: needs {needs}") from None
     wrong = array if whole and array.dtype.kind not in "iu" else array[~((array >= least) & (array <= most))]
     if wrong.size:
-        raise InputError(f"{name} = {shown(wrong.item(0))}: needs {needs}")
+        first = wrong.item(0)
+        raise InputError(f"{name} = {f'{first:g}' if isinstance(first, float) else shown(first)}: needs {needs}")
     return array
 
 
