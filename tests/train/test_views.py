@@ -162,7 +162,7 @@ def interpreted() -> None:
         assert chain is not None
         trainer = Stacked(case.module, case.images, case.labels, CLASSES, sgd, path="module", frame=case.frame)
         trainer.path = "conv"
-        trainer.conv = ConvStack(chain, case.images, trainer.labels, CLASSES, sgd, "fp32", frame=case.frame)
+        trainer.conv = ConvStack(trainer, chain)
         got = case.run(trainer)
         assert far(got, case.by_hand(sgd)) < 1e-4
         plain = case.run(trainer, views=None)
@@ -173,7 +173,7 @@ def interpreted() -> None:
         last = case.batches[:, -1].clamp(min=0).reshape(-1)
         views = case.views[:, -1].reshape(-1).numpy()
         seen = all_naive(case.task.x_train[last], views, case.augment.crop, case.task.black)
-        whole = ConvStack(chain, torch.from_numpy(seen), trainer.labels[: len(seen)], CLASSES, sgd, "fp32").unfolded
+        whole = ConvStack(Stacked(case.module, torch.from_numpy(seen), case.labels, CLASSES), chain).unfolded
         assert torch.equal(trainer.conv.buffers["seen"][:2].reshape(whole.shape), whole)
 
 
@@ -230,20 +230,6 @@ def test_the_device_cuts_the_naive_pixels_and_bits_stay_with_their_session(preci
     assert torch.equal(case.run(trainer, views=None, **few).parameters, plain)
     frameless = Stacked(case.module, case.images.cuda(), case.labels, CLASSES, precision=precision)
     assert torch.equal(case.run(frameless, views=None, **few).parameters, plain)
-
-
-def test_bad_views_get_one_sentence() -> None:
-    case = Sessions("mlp", "crop:2", count=2)
-    trainer = Loop(case.module, case.images, case.labels, CLASSES, frame=case.frame)
-    with pytest.raises(InputError, match=r"views are torch.int64 \(1, 3, 5\): need int64 \(2, 3, 5\)"):
-        case.run(trainer, views=case.views[:1])
-    with pytest.raises(InputError, match="views hold a number outside 0 to 49"):
-        case.run(trainer, views=case.views + 50)
-    flat = Loop(
-        build_model("mlp", (64,), CLASSES, streams(3)("model").words(2)), torch.ones(5, 64), case.labels[:5], 10
-    )
-    with pytest.raises(InputError, match=r"views of samples of shape \(64,\): needs images"):
-        flat.run(torch.zeros(2, flat.size), case.batches.clamp(max=4), views=case.views)
 
 
 def test_refused_before_anything_begins() -> None:

@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from attrs import frozen
 
 from pipecycle.deploy.local.loopback import SWITCHES, program, supernode
 from pipecycle.deploy.node.settings import NodeSettings
+from pipecycle.deploy.wire.settings import PREFIX, ours
 from pipecycle.errors import InputError
 from pipecycle.files import read_toml
 from pipecycle.stopping import as_ctrl_c
@@ -54,7 +56,11 @@ class Device:
             raise InputError(f"{self.settings}: needs the name of a .toml file, which is how Flower knows a file")
         if self.key is not None and self.root is None:
             raise InputError(f"--key {self.key}: needs --root, since Flower admits keys over TLS alone")
-        return NodeSettings.of(read_toml(self.settings), strict=False)
+        values = read_toml(self.settings)
+        table: Any = values.pop("pipecycle", {})  # which Flower makes keys with our prefix
+        if isinstance(table, dict):
+            values |= {PREFIX + key: value for key, value in table.items()}
+        return NodeSettings.of(ours(values, strict=False), strict=False)
 
 
 def run_node(device: Device, say: Callable[[str], None]) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 
 from pipecycle.checks import text
 from pipecycle.errors import InputError, sentence, shown
+from pipecycle.policies import REGISTRY
 from pipecycle.world.contract import Policy
 
 MODELS = ("mlp", "lenet", "cnn64", "wide", "cnn64-gn", "resnet8-gn")
@@ -28,8 +29,6 @@ WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 def policy_class(name: str) -> type[Policy]:
     """The class called `name`, or found as `module:Class` (the working directory counts)."""
-    from pipecycle.policies import REGISTRY
-
     text.of("policy", name)
     if name in REGISTRY:
         return REGISTRY[name]
@@ -158,8 +157,6 @@ def revision(kind: type[Policy]) -> int:
 def recorded(meta: Mapping[str, Any]) -> dict[str, Any]:
     """The settings behind what a schedule says of itself: also those that it leaves unsaid, and the revision of a
     policy that has several."""
-    from pipecycle.policies import REGISTRY
-
     kind = REGISTRY.get(meta["policy"])
     if kind is None:
         return dict(meta["settings"])
