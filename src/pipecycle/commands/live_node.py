@@ -15,7 +15,7 @@ from typing import Any
 
 from attrs import frozen
 
-from pipecycle.deploy.local.loopback import HOST, SWITCHES, free_port, program
+from pipecycle.deploy.local.loopback import SWITCHES, program, supernode
 from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.wire.settings import PREFIX, ours
 from pipecycle.errors import InputError
@@ -39,15 +39,6 @@ class Device:
     superlink: str
     root: Path | None
     key: Path | None
-
-    def command(self) -> list[str]:
-        """A new one for every start: the port, for its own processes alone, may have been taken meanwhile."""
-        command = [program("flower-supernode"), "--superlink", self.superlink, "--host", HOST]
-        command += ["--port", str(free_port()), "--node-config", str(self.settings)]
-        if self.root is None:
-            return [*command, "--insecure"]
-        command += ["--root-certificates", str(self.root)]
-        return command if self.key is None else [*command, "--auth-supernode-private-key", str(self.key)]
 
     def environment(self, node: NodeSettings) -> dict[str, str]:
         """Ours unless the user says otherwise; Flower's files lie beside the ledger."""
@@ -76,7 +67,7 @@ def run_node(device: Device, say: Callable[[str], None]) -> int:
     """Run the SuperNode until it is stopped; its exit code if it ends for another reason than not being let in."""
     environment = device.environment(device.check())
     while True:
-        code, refused = _run(device.command(), environment)
+        code, refused = _run(supernode(device.superlink, device.settings, device.root, device.key), environment)
         if not refused:
             if code:
                 say(f"The SuperNode ended with code {code}.")
