@@ -46,8 +46,8 @@ def outcome(groups: Sequence[Group], rows: Sequence[Summary]) -> list[str]:
     said = []
     if len(scenarios) > 1 and any(group.trained for group in groups):
         said.append(
-            f"The runs met {len(scenarios)} different worlds (weather, data, horizon or judge); schedulers are compared "
-            "within each."
+            f"The runs met {len(scenarios)} different worlds (weather, data, horizon or judge); schedulers are "
+            "compared within each."
         )
     for scenario in scenarios[:6]:
         said += _winner(groups, scenario)
