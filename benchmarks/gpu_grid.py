@@ -4,7 +4,8 @@
 
 The grid is the 54 runs of gpu_runs.py on random images.  A first run is timed: the device's time in stacks and in
 evaluations by events, the host's by function, the widths of the stacks.  A second one is cut off after some stacks and
-summarised by torch.profiler.  One JSON object a line.
+summarised by torch.profiler.  One JSON object a line.  `--device cpu --model mlp --slots 60` is a rehearsal without a
+GPU: the same lines but the device's.
 """
 
 from __future__ import annotations
@@ -32,6 +33,17 @@ from pipecycle.train.problems import problem
 from pipecycle.train.stacked import Stacked
 
 DELTAS = (0.3, 0.5, 1.0)
+WATCHED: list[tuple[Any, str, str, bool]] = [
+    (Stacked, "run", "train", True),
+    (Examiner, "examine", "evaluate", True),
+    (Pending, "read", "wait for scores", False),
+    (engine.Band, "_pick", "pick sessions", False),
+    (engine, "_inputs", "draw batches and views", False),
+    (Job, "trained", "record and combine", True),
+    (Job, "report", "report", False),
+    (engine.Band, "_train", "prepare stacks", False),
+]
+"""Who does what under which name, and whether the device's time counts too."""
 lines: list[dict[str, Any]] = []
 
 
@@ -43,15 +55,17 @@ def say(**facts: Any) -> None:
 class Clock:
     """Host seconds by name, without what is nested inside, and device seconds of some of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_gpu: bool) -> None:
+        self.on_gpu = on_gpu
         self.host: dict[str, float] = defaultdict(float)
         self.events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = defaultdict(list)
         self.inner: list[float] = []
         self.widths: list[int] = []
         self.undo: list[Callable[[], None]] = []
 
-    def watch(self, owner: Any, method: str, name: str, on_device: bool = False) -> None:
+    def watch(self, owner: Any, method: str, name: str, on_device: bool) -> None:
         plain = getattr(owner, method)
+        on_device = on_device and self.on_gpu
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             if on_device:
@@ -84,26 +98,23 @@ def main() -> None:
     parser.add_argument("--model", default="cnn64")
     parser.add_argument("--slots", type=int, default=900)
     parser.add_argument("--augment", default="crop:4+flip")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    on_gpu = options.device == "cuda"
+    train: dict[str, Any] = {"device": options.device, "precision": "bf16" if on_gpu else "fp32"}
     learnt = problem(synthetic(), options.model, augment=options.augment)
     watch = Watch(every=150)
-    engine.train_many([Job(plan(build("pipecycle"), 0.5, slots=200), learnt, watch)], device="cuda", precision="bf16")
-    clock = Clock()
-    clock.watch(Stacked, "run", "train", on_device=True)
-    clock.watch(Examiner, "examine", "evaluate", on_device=True)
-    clock.watch(Pending, "read", "wait for scores")
-    clock.watch(engine.Band, "_pick", "pick sessions")
-    clock.watch(engine, "_batches", "draw batches")
-    clock.watch(engine, "_views", "draw views")
-    clock.watch(Job, "trained", "record and combine", on_device=True)
-    clock.watch(Job, "report", "report")
-    clock.watch(engine.Band, "_train", "prepare stacks")
+    engine.train_many([Job(plan(build("pipecycle"), 0.5, slots=200), learnt, watch)], **train)
+    clock = Clock(on_gpu)
+    for watched in WATCHED:
+        clock.watch(*watched)
     grid = jobs(learnt, options.slots, DELTAS, watch)
-    torch.cuda.synchronize()
+    wait: Callable[[], None] = torch.cuda.synchronize if on_gpu else lambda: None
+    wait()
     begin = time.perf_counter()
-    engine.train_many(grid, device="cuda", precision="bf16")
-    torch.cuda.synchronize()
+    engine.train_many(grid, **train)
+    wait()
     whole = time.perf_counter() - begin
     for undo in clock.undo:
         undo()
@@ -118,7 +129,8 @@ def main() -> None:
             for low, high in ((1, 64), (64, 256), (256, 512), (512, 4097))}  # fmt: skip
     say(stacks=len(widths), mean_width=round(float(widths.mean())), share_of_stacks=rate,
         sessions_in_narrow_stacks=round(float(widths[widths < 256].sum() / widths.sum()), 3))  # fmt: skip
-    profiled(jobs(learnt, options.slots, DELTAS, watch))
+    if on_gpu:
+        profiled(jobs(learnt, options.slots, DELTAS, watch), train)
     if options.out is not None:
         options.out.write_text(json.dumps(lines, indent=1) + "\n")
 
@@ -127,7 +139,7 @@ class _Enough(Exception):
     pass
 
 
-def profiled(grid: list[Job], stacks: int = 30) -> None:
+def profiled(grid: list[Job], train: dict[str, Any], stacks: int = 30) -> None:
     """The longest kernels of some stacks, and how much of their time any kernel ran."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -143,7 +155,7 @@ def profiled(grid: list[Job], stacks: int = 30) -> None:
         with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
             begin = time.perf_counter()
             with suppress(_Enough):
-                engine.train_many(grid, device="cuda", precision="bf16", tick=enough)
+                engine.train_many(grid, **train, tick=enough)
             torch.cuda.synchronize()
             whole = time.perf_counter() - begin
     except RuntimeError as problem:  # a machine may not let itself be profiled

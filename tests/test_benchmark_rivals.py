@@ -46,6 +46,13 @@ def test_benchmarks_find_what_they_import() -> None:
     assert not [name for name in names if not is_there(*name)]
 
 
+def test_the_grids_clock_finds_what_it_watches(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    watched = load("gpu_grid").WATCHED
+    assert len(watched) > 5
+    assert not [(owner, name) for owner, name, *_ in watched if not callable(getattr(owner, name, None))]
+
+
 @pytest.fixture(scope="module", params=["naive_world", "simpy_world"])
 def rival(request):
     return load(request.param)

@@ -189,6 +189,13 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     assert "cannot be written" in done.stderr
 
 
+@pytest.mark.parametrize("words", [[], ["data"], ["deploy"]])
+def test_a_command_without_arguments_shows_its_help_and_complains_about_nothing(words: list[str]) -> None:
+    done = run(*words)
+    assert "Usage: pipecycle" in done.stdout
+    assert done.stderr == ""
+
+
 def test_help_teaches() -> None:
     assert "who trains when" in run("--help").stdout
     text = run("plan", "--help").stdout
@@ -212,6 +219,7 @@ def test_help_teaches() -> None:
         ("plan fedavg --harvest c", ["clearsky:", "csv:"]),
         ("compare fedavg --fleet b", ["boards", "bikes.csv"]),
         ("run fedavg --data {here}/o", ["{here}/own.npz"]),
+        ("data fetch ci", ["cifar10"]),
     ],
 )
 def test_completion(words: str, complete: list[str], tmp_path: Path) -> None:
@@ -255,6 +263,14 @@ def test_a_process_says_the_same(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.stderr == "set()\n"
+
+
+def test_a_run_says_what_it_does_before_it_plans(tmp_path: Path) -> None:
+    done = ctrl_c(
+        "run", "fedavg", "--clients", "200000", "--out", "r", cwd=tmp_path, at="reading the data and the model"
+    )
+    assert done.returncode == 130
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_ctrl_c_while_planning_leaves_nothing_behind(tmp_path: Path) -> None:

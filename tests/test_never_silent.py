@@ -32,6 +32,14 @@ def test_ctrl_c_while_the_command_is_imported(tmp_path: Path) -> None:
     assert "Traceback" not in rest
 
 
+def test_ctrl_c_is_heard_before_anything_that_takes_time_is_imported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", "import pipecycle"], capture_output=True, text=True
+    )
+    order = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
+    assert order.index("pipecycle.starting") < order.index("pathlib") < order.index("numpy")
+
+
 def test_a_program_that_uses_the_library_keeps_its_own_ctrl_c() -> None:
     code = "import signal, pipecycle; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -82,7 +82,7 @@ def draw_by_draw(logs: Floats, words: Words, stock: Ints) -> Ints:
     st.integers(0, 10_000),
     st.sampled_from([0.05, 1.0]),
 )
-def test_blocks_follow_the_rule(stock: list[int], samples: int, trial: int, alpha: float) -> None:
+def test_counts_follow_the_rule(stock: list[int], samples: int, trial: int, alpha: float) -> None:
     clients = max(1, sum(stock) // samples)
     samples = min(samples, sum(stock))
     logs = log_gammas(streams(trial), "test", 0, clients * len(stock), alpha).reshape(clients, -1)

@@ -59,7 +59,6 @@ class Scene:
     def wait(self, condition: Callable[[Progress], object], what: str) -> Progress:
         end = time.monotonic() + PATIENCE
         while not condition(progress := self.tail.read()):
-            self.federation.watch()
             assert progress.ended is None, f"the run ended before {what}"
             assert time.monotonic() < end, f"{what} did not happen: {progress}"
             time.sleep(0.5)
@@ -141,7 +140,6 @@ def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
         federation.submit(tmp_path / "app", {**settings, "resume": True})
         end = time.monotonic() + PATIENCE
         while (progress := scene.tail.read()).ended is None:
-            federation.watch()
             assert time.monotonic() < end, progress
             time.sleep(0.5)
         verdict = ("", "")

@@ -26,7 +26,7 @@ from pipecycle.deploy import RunSettings  # noqa: E402
 from pipecycle.deploy.local.certificates import make_authority, make_node_key  # noqa: E402
 from pipecycle.deploy.local.federation import Federation  # noqa: E402
 from pipecycle.deploy.local.loopback import SWITCHES  # noqa: E402
-from pipecycle.deploy.local.processes import Descendants  # noqa: E402
+from pipecycle.deploy.local.processes import members  # noqa: E402
 from pipecycle.deploy.local.progress import Tail  # noqa: E402
 from pipecycle.deploy.wire.protocol import PROTOCOL  # noqa: E402
 
@@ -44,17 +44,17 @@ WIRE, SESSION = "deploy/wire/protocol.py", "deploy/node/session.py"
 
 
 class Watched:
-    """Who descends from this test, what they were told, and whom they talk to."""
+    """The processes of a federation, what they were told, and whom they talk to."""
 
-    def __init__(self, kin: Descendants) -> None:
-        self.kin = kin
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.told: dict[Any, dict[str, str]] = {}
         self.names: set[str] = set()
         self.strangers: set[tuple[str, str]] = set()
         self.listening: set[str] = set()
 
     def look(self) -> None:
-        for one in list(self.kin.look()):
+        for one in members(self.folder):
             try:
                 name = Path((one.cmdline() or ["?", "?"])[1]).name
                 if not name.startswith(("flower-", "flwr")):
@@ -95,7 +95,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
     newer = installed(home / "newer", WIRE, f"\nPROTOCOL = {PROTOCOL}\n", f"\nPROTOCOL = {PROTOCOL + 98}\n")
     older = installed(home / "older", SESSION, "    reply.content[OURS].update(HELLO)", "    reply.content[OURS]")
     with Federation(home / "federation", tls=True) as federation, pytest.MonkeyPatch.context() as patch:
-        watched = Watched(federation.descendants)
+        watched = Watched(federation.folder)
         federation.start_node(7, {"partition-id": 0}, key=stranger)
         federation.start_node(8, {"partition-id": 0}, root=other.root)
         federation.tls = False
@@ -120,7 +120,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
 
         def over() -> bool:
             watched.look()
-            ended = tail.read().ended is not None and not federation.watch()
+            ended = tail.read().ended is not None and not federation.serving
             return ended or "superlink" in federation.dead()
 
         until(over, words, every=0.5)
@@ -139,7 +139,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
             "noted": noted,
             "certificates": [before, renewed, first.certificate.read_bytes()],
         }
-    assert federation.descendants.look() == set()
+    assert members(federation.folder) == set()
 
 
 def test_the_same_bits_as_in_process_and_as_planned_and_trained(

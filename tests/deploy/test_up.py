@@ -24,7 +24,7 @@ from safetensors.numpy import load_file  # noqa: E402
 from pipecycle.commands.live_up import Site, StartOptions, _watch  # noqa: E402
 from pipecycle.deploy.local.federation import Federation  # noqa: E402
 from pipecycle.deploy.local.loopback import Failed  # noqa: E402
-from pipecycle.deploy.local.processes import Descendants  # noqa: E402
+from pipecycle.deploy.local.processes import members  # noqa: E402
 from pipecycle.deploy.local.progress import Tail  # noqa: E402
 from pipecycle.errors import InputError  # noqa: E402
 from pipecycle.world.energy import UNIT  # noqa: E402
@@ -68,11 +68,10 @@ def options(settings: dict[str, Any]) -> list[str]:
 def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up, command: Command) -> None:
     settings = {**BITS, "clock": "logical", "slack": 0, "slots": 8, "initial": 40.0}  # sessions may be paid twice
     process = up("app", "--nodes", "2", "--tls", "--node", "capacity=60", "--json", *options(settings))
-    kin = Descendants(process.pid)
+    folder = tmp_path / "app" / "federation"
     tail = Tail(tmp_path / "app" / "run" / "trace.jsonl")
 
     def first_update() -> bool:
-        kin.look()
         return tail.read().aggregations > 0 or process.poll() is not None
 
     until(lambda: any(0 in group for group in tail.read().groups) or process.poll() is not None)
@@ -88,7 +87,7 @@ def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up, 
     _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, said
     assert "--resume` continues" in said
-    assert kin.look() == set()
+    assert members(folder) == set()
     assert not (tmp_path / "app" / "federation" / "running.json").exists()
 
     # Who goes on need not say again how the nodes were started, and cannot say something else.
@@ -124,29 +123,28 @@ def test_interrupted_twice_and_resumed_to_the_same_bits(tmp_path: Path, up: Up, 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_nobody_outlives_the_command(tmp_path: Path, up: Up, how: signal.Signals) -> None:
     process = up("app", "--nodes", "1")
-    kin = Descendants(process.pid)
+    folder = tmp_path / "app" / "federation"
     noted = tmp_path / "app" / "federation" / "running.json"
     until(lambda: noted.exists() and json.loads(noted.read_text())["nodes"])
-    until(lambda: len(kin.look()) >= 5)  # keeper, SuperLink, node and their SuperExecs
-    time.sleep(2)  # the keeper has seen them too
+    until(lambda: len(members(folder)) >= 4)  # SuperLink, node and their SuperExecs
     os.kill(process.pid, how)
     process.communicate(timeout=PATIENCE)
-    if how == signal.SIGKILL:  # then it is for the keeper to do, a moment later
-        until(lambda: kin.look() == set(), lambda: str(kin.known))
+    if how == signal.SIGKILL:  # then it is for the guard to do, a moment later
+        until(lambda: members(folder) == set(), lambda: str(members(folder)))
     assert process.returncode == (-9 if how == signal.SIGKILL else 130)
-    assert kin.look() == set()
+    assert members(folder) == set()
 
 
 def test_a_failed_run_says_why(tmp_path: Path, up: Up) -> None:
     np.savez(tmp_path / "odd.npz", x_train=np.zeros((4, 4), np.float32), y_train=np.arange(3))
     process = up("app", "--nodes", "1", "--data", "odd.npz")
-    kin = Descendants(process.pid)
+    folder = tmp_path / "app" / "federation"
     answer, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1, said
     assert "finished:failed" in answer
     assert "odd.npz" in answer
     assert (tmp_path / "app" / "federation" / "logs" / "serverapp.log").exists()
-    assert kin.look() == set()
+    assert members(folder) == set()
 
 
 def test_how_nodes_were_started_is_kept(tmp_path: Path) -> None:

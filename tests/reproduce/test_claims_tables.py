@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from pipecycle_paper import claims_tables as claims
 from pipecycle_paper.claims import CLAIMS
 from pipecycle_paper.claims_tables import Source, printed
 from pipecycle_paper.grid import Value
@@ -53,41 +52,47 @@ FLAT = by_delta(dict.fromkeys((0.1, 0.3, 0.5, 1.0), (60.0, 50.0, 40.0)))
 DELTA_FALLS: Change = lambda at, policy, groups, delta: 60 - 20 * delta if policy in CYCLIC else None  # noqa: E731
 DELTA_RISES: Change = lambda at, policy, groups, delta: 40 + 20 * delta if policy in CYCLIC else None  # noqa: E731
 
-CASES: list[tuple[Callable[[Source], Finding], Change, Change]] = [
-    (claims.highest_iid, pipecycle(80, 50, 50), pipecycle(60, 50, 50)),
-    (claims.never_drops, pipecycle(60, 61, 62), pipecycle(60, 61, 59)),
-    (claims.others_drop, cyclic(60, 61, 30), cyclic(30, 40, 50)),
-    (claims.grouped_break, cyclic(60, 45, 12), cyclic(60, 55, 12)),
-    (claims.functional_to_five, pipecycle(60, 51, 10), pipecycle(60, 49, 60)),
-    (claims.degrades_at_ten, pipecycle(60, 50, 40), pipecycle(60, 50, 51)),
-    (claims.two_is_best_when_scarce, pipecycle(60, 59, 58), pipecycle(60, 59, 61)),
-    (claims.gap_narrows, NARROWS, WIDENS),
-    (claims.small_wins_when_scarce, pipecycle(60, 59, 58), pipecycle(60, 59, 61)),
-    (claims.large_settles_lower, pipecycle(60, 59, 58), pipecycle(60, 61, 58)),
-    (claims.larger_is_better_iid, pipecycle(60, 61, 61), pipecycle(60, 61, 59)),
-    (claims.two_beats_all_iid, pipecycle(68, 50, 50), pipecycle(67, 80, 80)),
-    (claims.highest_noniid, pipecycle(64, 50, 50), pipecycle(63, 80, 80)),
-    (claims.sixty_at_two, pipecycle(61, 10, 10), pipecycle(59, 80, 80)),
-    (claims.degrade_or_collapse, DELTA_FALLS, DELTA_RISES),
-    (claims.cyclic_collapse, cyclic(11, 12, 13), cyclic(16, 10, 10)),
-    (claims.collapse_at_ten, cyclic(60, 60, 13), cyclic(10, 10, 16)),
-    (claims.fedbacys_fails, cyclic(10, 10, 10), cyclic(16, 10, 10)),
-    (claims.keeps_45, pipecycle(46, 46, 46), pipecycle(60, 60, 44)),
-    (claims.comparable_to_fedseq, pipecycle(64, 10, 10), pipecycle(63, 80, 80)),
-    (claims.best_groups_depend, DEPENDS, FLAT),
-    (claims.reaches_65, pipecycle(66, 10, 10), pipecycle(64, 60, 60)),
+CASES: list[tuple[str, Change, Change]] = [
+    ("highest iid", pipecycle(80, 50, 50), pipecycle(60, 50, 50)),
+    ("never drops", pipecycle(60, 61, 62), pipecycle(60, 61, 59)),
+    ("others drop", cyclic(60, 61, 30), cyclic(30, 40, 50)),
+    ("grouped break", cyclic(60, 45, 12), cyclic(60, 55, 12)),
+    ("functional to five", pipecycle(60, 51, 10), pipecycle(60, 49, 60)),
+    ("degrades at ten", pipecycle(60, 50, 40), pipecycle(60, 50, 51)),
+    ("two is best when scarce", pipecycle(60, 59, 58), pipecycle(60, 59, 61)),
+    ("gap narrows", NARROWS, WIDENS),
+    ("small wins when scarce", pipecycle(60, 59, 58), pipecycle(60, 59, 61)),
+    ("large settles lower", pipecycle(60, 59, 58), pipecycle(60, 61, 58)),
+    ("larger is better iid", pipecycle(60, 61, 61), pipecycle(60, 61, 59)),
+    ("two beats all iid", pipecycle(68, 50, 50), pipecycle(67, 80, 80)),
+    ("highest noniid", pipecycle(64, 50, 50), pipecycle(63, 80, 80)),
+    ("sixty at two", pipecycle(61, 10, 10), pipecycle(59, 80, 80)),
+    ("degrade or collapse", DELTA_FALLS, DELTA_RISES),
+    ("cyclic collapse", cyclic(11, 12, 13), cyclic(16, 10, 10)),
+    ("collapse at ten", cyclic(60, 60, 13), cyclic(10, 10, 16)),
+    ("fedbacys fails", cyclic(10, 10, 10), cyclic(16, 10, 10)),
+    ("keeps 45", pipecycle(46, 46, 46), pipecycle(60, 60, 44)),
+    ("comparable to fedseq", pipecycle(64, 10, 10), pipecycle(63, 80, 80)),
+    ("best groups depend", DEPENDS, FLAT),
+    ("half the energy to 65", pipecycle(66, 10, 10), pipecycle(64, 60, 60)),
 ]
 
 
-@pytest.mark.parametrize(("claim", "good", "bad"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_both_ways_and_with_nothing(claim, good: Change, bad: Change) -> None:
-    assert claim(changed(good)).words == "holds"
-    assert claim(changed(bad)).words == "does not hold"
-    assert claim(lambda *_: None).verdict == "cannot be tested"
+def asked(claim: str, source: Source) -> Finding:
+    table = CLAIMS[claim].table
+    assert table is not None
+    return table(source)
 
 
-@pytest.mark.parametrize(("claim", "good", "bad"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_a_large_error_is_admitted(claim, good: Change, bad: Change) -> None:
+@pytest.mark.parametrize(("claim", "good", "bad"), CASES, ids=[case[0] for case in CASES])
+def test_both_ways_and_with_nothing(claim: str, good: Change, bad: Change) -> None:
+    assert asked(claim, changed(good)).words == "holds"
+    assert asked(claim, changed(bad)).words == "does not hold"
+    assert asked(claim, lambda *_: None).verdict == "cannot be tested"
+
+
+@pytest.mark.parametrize(("claim", "good", "bad"), CASES, ids=[case[0] for case in CASES])
+def test_a_large_error_is_admitted(claim: str, good: Change, bad: Change) -> None:
     def blurred(source: Source) -> Source:
         def blur(*where) -> Value | None:
             value = source(*where)
@@ -95,23 +100,23 @@ def test_a_large_error_is_admitted(claim, good: Change, bad: Change) -> None:
 
         return blur
 
-    assert claim(blurred(changed(good))).close
-    assert claim(blurred(changed(bad))).close
+    assert asked(claim, blurred(changed(good))).close
+    assert asked(claim, blurred(changed(bad))).close
 
 
 def test_every_claim_about_the_tables_is_tested_here() -> None:
-    used = {claim.table for claim in CLAIMS if claim.table is not None and not claim.print_only}
+    used = {name for name, claim in CLAIMS.items() if claim.table is not None and not claim.print_only}
     assert used == {case[0] for case in CASES}
 
 
 def test_where_the_paper_contradicts_its_own_tables() -> None:
     """Sentences of the paper and its printed numbers."""
-    verdicts = {claim.table.__name__: claim.own() for claim in CLAIMS if claim.table is not None}
+    verdicts = {name: claim.own() for name, claim in CLAIMS.items()}
     wrong = {name for name, found in verdicts.items() if found is not None and found.verdict == "does not hold"}
     assert {
-        "two_is_best_when_scarce", "never_drops", "reaches_65", "bold_is_best", "gap_narrows", "cyclic_collapse",
-        "small_wins_when_scarce", "large_settles_lower", "larger_is_better_iid", "grouped_break",
+        "two is best when scarce", "never drops", "half the energy to 65", "bold is best", "gap narrows",
+        "cyclic collapse", "small wins when scarce", "large settles lower", "larger is better iid", "grouped break",
     } == wrong  # fmt: skip
-    found = verdicts["two_is_best_when_scarce"]
+    found = verdicts["two is best when scarce"]
     assert found is not None
     assert "65.0 (G = 2) against 65.3 (G = 10)" in found.figure

@@ -206,6 +206,8 @@ def test_the_sensitivity_cells_rest_on_the_grid() -> None:
         "FedBacys' references": 12,
         "FLDA's lambda": 4,
         "serving the mean of the chains": 0,
+        "serving a mean of the last ten models": 6,
+        "kappa": 6,
         "isolated clients": 0,
     }
 

@@ -94,6 +94,22 @@ def test_the_reference_of_a_part_that_does_not_hold_it(make, gather) -> None:
     assert lines["10", "as in the tables"]["IID, δ = 0.5"] == "53.0 [the cell]"
 
 
+def test_a_part_with_several_schemes_names_them(make, gather) -> None:
+    found = gather(
+        make("fedavg", None, 0.1, "non-iid", accuracy=60),
+        make("fedavg", None, 0.1, "non-iid", accuracy=62, look__served="mean:10"),
+        make("mifa", None, 0.1, "non-iid", accuracy=50),
+    )
+    table = tables(found)["sensitivity_serving_a_mean_of_the_last_ten_models"]
+    assert table.head == ("policy", "served", "non-IID, δ = 0.1")
+    assert table.cells[:4] == (
+        ("FedAvg", "none", "60.0 [the cell]"),
+        ("FedAvg", "mean:10", "62.0 [+2.0]"),
+        ("MIFA", "none", "50.0 [the cell]"),
+        ("MIFA", "mean:10", MISSING),
+    )
+
+
 def test_latex_needs_no_greek_letters(make, gather) -> None:
     text = latex(list(tables(gather(make("fedavg", None, 0.1))).values()))
     assert "$\\delta$ = 0.1" in text

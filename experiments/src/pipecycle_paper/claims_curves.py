@@ -166,7 +166,7 @@ def isolated_guess(grid: Grid) -> Finding:
     return judge(checks or [None])
 
 
-def _clients_lead(grid: Grid, where: str, deltas: Sequence[float]) -> Finding:
+def clients_lead(grid: Grid, where: str, deltas: Sequence[float]) -> Finding:
     """The mean over all clients' own models at the end, G = 2: PipeCycle against every baseline."""
     checks: list[Check | None] = []
     for delta in deltas:
@@ -182,14 +182,6 @@ def _clients_lead(grid: Grid, where: str, deltas: Sequence[float]) -> Finding:
         name, top = max(known, key=lambda rival: rival[1].mean)
         checks.append(above(f"δ = {delta:g}", ours.clients, top, ("", name)))
     return judge(checks)
-
-
-def clients_highest_iid(grid: Grid) -> Finding:
-    return _clients_lead(grid, "iid", DELTAS)
-
-
-def clients_highest_noniid(grid: Grid) -> Finding:
-    return _clients_lead(grid, "non-iid", AMPLE)
 
 
 def _reached(times: Sequence[float | None]) -> float:

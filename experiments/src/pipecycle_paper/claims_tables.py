@@ -42,7 +42,7 @@ def _ahead(source: Source, what: str, where: str, policy: str, delta: float, fir
     return above(what, ours, theirs, (f"G = {first}", f"G = {second}"))
 
 
-def _lead(source: Source, where: str, deltas: Iterable[float], groups: int | None = None) -> Finding:
+def leads(source: Source, where: str, deltas: Iterable[float], groups: int | None = None) -> Finding:
     """PipeCycle (at its best G, or at one) is ahead of every baseline at its best G."""
     checks = []
     for delta in deltas:
@@ -52,7 +52,7 @@ def _lead(source: Source, where: str, deltas: Iterable[float], groups: int | Non
     return judge(checks)
 
 
-def _order(source: Source, where: Iterable[str], deltas: Iterable[float], *, rising: bool) -> Finding:
+def ordered(source: Source, where: Iterable[str], deltas: Iterable[float], *, rising: bool) -> Finding:
     """PipeCycle's accuracy rises (or falls) with G."""
     return judge(
         _ahead(source, column(data, delta), data, "pipecycle", delta, *(pair[::-1] if rising else pair))
@@ -62,7 +62,14 @@ def _order(source: Source, where: Iterable[str], deltas: Iterable[float], *, ris
     )
 
 
-def _keeps(source: Source, groups: Sequence[int], deltas: Sequence[float], limit: float) -> Finding:
+def stays_ahead(source: Source, where: str, deltas: Iterable[float], pairs: Sequence[tuple[int, int]]) -> Finding:
+    """PipeCycle is at least as accurate with the first number of groups of every pair as with the second."""
+    return judge(
+        _ahead(source, f"δ = {delta:g}", where, "pipecycle", delta, *pair) for delta in deltas for pair in pairs
+    )
+
+
+def keeps(source: Source, groups: Sequence[int], deltas: Sequence[float], limit: float) -> Finding:
     """Without IID data PipeCycle has at least some accuracy."""
     return judge(
         at_least(
@@ -73,14 +80,6 @@ def _keeps(source: Source, groups: Sequence[int], deltas: Sequence[float], limit
         for count in groups
         for delta in deltas
     )
-
-
-def highest_iid(source: Source) -> Finding:
-    return _lead(source, "iid", DELTAS)
-
-
-def never_drops(source: Source) -> Finding:
-    return _order(source, ["iid"], DELTAS, rising=True)
 
 
 def others_drop(source: Source) -> Finding:
@@ -113,18 +112,6 @@ def grouped_break(source: Source) -> Finding:
     return judge(checks)
 
 
-def functional_to_five(source: Source) -> Finding:
-    return _keeps(source, [5], AMPLE, FUNCTIONAL)
-
-
-def degrades_at_ten(source: Source) -> Finding:
-    return judge(_ahead(source, f"δ = {delta:g}", "non-iid", "pipecycle", delta, 5, 10) for delta in AMPLE)
-
-
-def two_is_best_when_scarce(source: Source) -> Finding:
-    return judge(_ahead(source, "δ = 0.1", "non-iid", "pipecycle", 0.1, 2, groups) for groups in (5, 10))
-
-
 def gap_narrows(source: Source) -> Finding:
     spreads: dict[float, tuple[float, float] | None] = {}
     for delta in DELTAS:
@@ -144,32 +131,6 @@ def gap_narrows(source: Source) -> Finding:
     return judge(checks)
 
 
-def small_wins_when_scarce(source: Source) -> Finding:
-    return _order(source, DISTRIBUTIONS, [0.1], rising=False)
-
-
-def large_settles_lower(source: Source) -> Finding:
-    return _order(source, DISTRIBUTIONS, DELTAS, rising=False)
-
-
-def larger_is_better_iid(source: Source) -> Finding:
-    return judge(
-        _ahead(source, f"δ = {delta:g}", "iid", "pipecycle", delta, groups, 2) for delta in DELTAS for groups in (5, 10)
-    )
-
-
-def two_beats_all_iid(source: Source) -> Finding:
-    return _lead(source, "iid", DELTAS, groups=2)
-
-
-def highest_noniid(source: Source) -> Finding:
-    return _lead(source, "non-iid", AMPLE, groups=2)
-
-
-def sixty_at_two(source: Source) -> Finding:
-    return _keeps(source, [2], AMPLE, 60.0)
-
-
 def degrade_or_collapse(source: Source) -> Finding:
     checks: list[Check | None] = []
     for policy in CYCLIC:
@@ -186,29 +147,14 @@ def degrade_or_collapse(source: Source) -> Finding:
     return judge(checks)
 
 
-def _near_chance(source: Source, policies: Sequence[str], groups: Sequence[int]) -> Finding:
+def near_chance(source: Source, policies: Sequence[str], groups: Sequence[int]) -> Finding:
+    """Without IID data some schedulers do no better than guessing."""
     return judge(
         at_most(f"{paper.NAMES[policy]} G = {many}, δ = {delta:g}", source("non-iid", policy, many, delta), NEAR_CHANCE)
         for policy in policies
         for many in groups
         for delta in DELTAS
     )
-
-
-def cyclic_collapse(source: Source) -> Finding:
-    return _near_chance(source, CYCLIC, GROUPS)
-
-
-def collapse_at_ten(source: Source) -> Finding:
-    return _near_chance(source, CYCLIC, [10])
-
-
-def fedbacys_fails(source: Source) -> Finding:
-    return _near_chance(source, ["fedbacys"], GROUPS)
-
-
-def keeps_45(source: Source) -> Finding:
-    return _keeps(source, GROUPS, DELTAS, 45.0)
 
 
 def comparable_to_fedseq(source: Source) -> Finding:

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from pipecycle import __version__
-from pipecycle.commands.shared import Json, check_execution
+from pipecycle.commands.shared import Device, Json, SaveEvery, Workers, check_execution
 from pipecycle.commands.sweeping import carry_out, foresee, how_long, tell_failed
 from pipecycle.files import writable_folder
 from pipecycle.runs import parquet
@@ -27,7 +27,7 @@ from pipecycle.runs.run import RunFolder, source
 from pipecycle.runs.sweep import Sweep, check_runs
 from pipecycle.runs.workers import Tally
 from pipecycle.screen import screen
-from pipecycle.words import number
+from pipecycle.words import number, some
 from pipecycle_paper import selection
 
 
@@ -61,9 +61,9 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print the number of runs and the estimated time.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes on a CPU. \\[default: one per core]")] = None,
-    save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 300.0,
+    device: Device = "auto",
+    workers: Workers = None,
+    save_every: SaveEvery = 300.0,
     as_json: Json = False,
 ) -> None:
     """The paper's evaluation on CIFAR-10: two tables, three figures, 15 configurations and five of ours.
@@ -139,8 +139,7 @@ def _whole(path: Path, console: Console) -> Results:
     """Results that were saved; runs that are not all there are left out, and said."""
     known, cut = parquet.load(path).whole()
     if cut:
-        more = f" and {number(len(cut) - 1)} more" if len(cut) > 1 else ""
-        console.print(f"{path}: {cut[0]}{more} cut short, so not used.", soft_wrap=True)
+        console.print(f"{path}: {some(cut, 1)} cut short, so not used.", soft_wrap=True)
     return known
 
 

@@ -235,22 +235,22 @@ def sensitivity(grid: Grid, name: str) -> TextTable:
     worlds = sorted({_world(config) for config in configs})
     rows: dict[tuple[str, ...], dict[Any, str]] = {}
     for config in configs:
-        line = rows.setdefault(tuple(_word(flat(config).get(key)) for key in fields), {})
+        line = rows.setdefault(tuple(_said(config, key) for key in fields), {})
         line[_world(config)] = _compared(grid, config)
     own = {key_of_config(config) for config in configs}
     for config in configs:  # the cells that they are compared with, where these are not among them
         key = grid.places.get(_place(config))
         if key is not None and key not in own:
-            settings = flat(config)
-            words = (_word(settings.get(name)) if name == "policy.groups" else "as in the tables" for name in fields)
+            known = ("policy", "policy.groups")
+            words = (_said(config, name) if name in known else "as in the tables" for name in fields)
             cell = grid.cells.get(key)
             text = MISSING if cell is None else f"{_counted(cell)} [the cell]"
             rows.setdefault(tuple(words), {})[_world(config)] = text
-    names = (key.split(".", 1)[1].replace("_", " ").replace("groups", "G") for key in fields)
+    names = (key.split(".")[-1].replace("_", " ").replace("groups", "G") for key in fields)
     head = (*names, *(paper.column(where, delta) for where, delta in worlds))
     body = tuple((*words, *(line.get(world, "-") for world in worlds)) for words, line in rows.items())
-    policies = ", ".join(dict.fromkeys(paper.NAMES[config.policy] for config in configs))
-    title = f"Sensitivity, {name} ({policies}): accuracy (%), difference to the cell of the tables in brackets"
+    policies = "" if "policy" in fields else f" ({paper.NAMES[configs[0].policy]})"
+    title = f"Sensitivity, {name}{policies}: accuracy (%), difference to the cell of the tables in brackets"
     return TextTable(title, head, body)
 
 
@@ -287,13 +287,17 @@ def _varied(configs: Sequence[Config]) -> list[str]:
     facts = [flat(config) for config in configs]
     out = []
     for key in facts[0]:
-        if key.startswith(("policy.", "train.", "look.")) and key != "look.clients_every":
+        if key.startswith(("policy", "train.", "look.")) and key != "look.clients_every":
             worlds: dict[Any, set[Any]] = {}
             for config, fact in zip(configs, facts, strict=True):
                 worlds.setdefault(_world(config), set()).add(fact.get(key))
             if any(len(values) > 1 for values in worlds.values()) or (key == "look.served" and facts[0][key]):
                 out.append(key)
     return out
+
+
+def _said(config: Config, key: str) -> str:
+    return paper.NAMES[config.policy] if key == "policy" else _word(flat(config).get(key))
 
 
 def _word(value: Any) -> str:

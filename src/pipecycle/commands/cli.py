@@ -143,7 +143,8 @@ def _exit_code(error: BaseException, given: Sequence[str]) -> int:
         return 143
     message = _users_fault(error, given)
     if message is not None:
-        print(f"pipecycle: {' '.join(message.split())}", file=sys.stderr)
+        if message:  # a command without arguments has printed its help, and there is no more to say
+            print(f"pipecycle: {' '.join(message.split())}", file=sys.stderr)
         return 2
     if isinstance(error, SystemExit):
         raise error

@@ -14,22 +14,19 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from pipecycle.commands.fields import Given, fields
 from pipecycle.commands.shared import (
-    DataSet,
-    Fleet,
+    Device,
     Fresh,
-    HarvestSpec,
     Json,
-    Model,
-    SessionLength,
     Settings,
+    Workers,
     check_execution,
     complete_policy,
     configured,
     settings,
 )
 from pipecycle.commands.sweeping import carry_out, clear_all, save_results, tell_failed
-from pipecycle.data.augment import FORMS
 from pipecycle.files import writable_folder, write
 from pipecycle.report.tables import check_target
 from pipecycle.runs.compare import DEMO, POLICIES, captions, comparison, references
@@ -47,6 +44,8 @@ SOME = {"download": "downloads", "lost": "lost"}
 """What only some fleets spend energy on."""
 
 
+@fields(DEMO, "delta", "harvest", "fleet", "data", "model", "scale", "augment", "alpha", "clients", "session", "slots",
+        "budget", "data.validation")  # fmt: skip
 def compare(
     policies: Annotated[
         list[str] | None,
@@ -56,27 +55,12 @@ def compare(
             autocompletion=complete_policy,
         ),
     ] = None,
+    *,
     trials: Annotated[int, typer.Option(min=1, help="Trials; every scheduler meets the same ones.")] = 3,
     groups: Annotated[
         int | None, typer.Option(min=1, help="Groups, for schedulers that have them. \\[default: 5]")
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.5]")] = None,
-    harvest: HarvestSpec = None,
-    fleet: Fleet = None,
-    data: DataSet = None,
-    model: Model = None,
-    scale: Annotated[str | None, typer.Option(help="Of bytes: standard, unit, half or centre.")] = None,
-    augment: Annotated[str | None, typer.Option(help=f"Random views of images: {FORMS}.")] = None,
-    alpha: Annotated[str | None, typer.Option(help="Dirichlet concentration, or iid. \\[default: 0.1]")] = None,
-    clients: Annotated[int | None, typer.Option(help="How many clients. \\[default: 40]")] = None,
-    session: SessionLength = None,
-    slots: Annotated[int | None, typer.Option(help="Horizon in slots. \\[default: 1000]")] = None,
-    budget: Annotated[
-        float | None, typer.Option(help="Units at which accuracy is compared. \\[default: 10000]")
-    ] = None,
-    validation: Annotated[
-        int | None, typer.Option(help="Judge by this many training samples held back, instead of the test samples.")
-    ] = None,
+    given: Given,
     target: Annotated[
         float | None, typer.Option(help="Target accuracy in percent. \\[default: 9/10 of the best]")
     ] = None,
@@ -92,8 +76,8 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the runs and the report. \\[default: runs/compare-...]")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes on a CPU. \\[default: one per core]")] = None,
+    device: Device = "auto",
+    workers: Workers = None,
     fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
@@ -103,15 +87,14 @@ def compare(
     classes each and charge in half of all slots. Trials are paired, so the differences are too. What an entry says
     itself wins over the options; --set groups=2 is for all schedulers that have groups. A run whose code or data (your
     modules, .npz and .csv files) has changed is trained again."""
-    given = {"delta": delta, "harvest": harvest, "fleet": fleet, "clients": clients, "session": session}
-    judge = {"data.validation": validation, "look.on": None if validation is None else "validation"}
-    given |= {"slots": slots, "budget": budget, "data": data, "alpha": alpha, "scale": scale, "model": model}
+    if given["data.validation"] is not None:
+        given["look.on"] = "validation"
     check_execution(device, workers=workers)
     check_target(target)
     pairs = settings(set_ or [])
-    fields = {key: value for key, value in pairs.items() if not is_setting(key)}
-    own = {key.removeprefix("policy."): value for key, value in pairs.items() if key not in fields}
-    base = configured(DEMO, config, None, {**given, "augment": augment, **judge}, fields)
+    whole = {key: value for key, value in pairs.items() if not is_setting(key)}
+    own = {key.removeprefix("policy."): value for key, value in pairs.items() if key not in whole}
+    base = configured(DEMO, config, None, given, whole)
     names = policies or list(POLICIES)
     sweep = comparison(base, names, trials, groups, own)
     tag = hashlib.sha256("".join(sweep.runs).encode()).hexdigest()[:8]
@@ -194,7 +177,7 @@ def _table(rows: list[dict[str, Any]], base: Config, when: str) -> Table:
         f"only some trials did. Energy: {' / '.join(parts.values())}. Waste: sessions whose update was not used."
     )
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=about, caption_justify="left")
-    table.add_column("scheduler", no_wrap=True)
+    table.add_column("scheduler")  # a long name takes more lines, so that no figure is cut
     for head in ("accuracy", "to the best", f"to {goal:g} %", "slots", "energy %", "waste"):
         table.add_column(head, justify="right", no_wrap=True)
     for row in sorted(rows, key=lambda row: -(row["accuracy"] or 0.0)):

@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import frozen
 
-from pipecycle.deploy.wire.settings import PREFIX, RunSettings, Scalar
+from pipecycle.deploy.wire.settings import MARKS, PREFIX, RunSettings, Scalar
 from pipecycle.errors import InputError
 from pipecycle.files import make_folder, read_toml, write
 from pipecycle.runs.config import toml
@@ -128,7 +128,7 @@ def read_app(folder: Path) -> App:
     table = config.get("pipecycle")
     if isinstance(table, dict):
         return App(path, RunSettings.of(table), frozenset(table), PREFIX)
-    if not config.keys() & {"policy", "clients", "slots"}:
+    if not config.keys() & MARKS:
         raise InputError(f"{path}: has no settings of ours; `pipecycle deploy init {quoted(folder)}` adds them")
     return App(path, RunSettings.of(config), frozenset(config), "")
 
@@ -137,7 +137,7 @@ def add_settings(folder: Path, settings: RunSettings) -> list[Path]:
     """Add our settings to a user's own app, which keeps its own."""
     path = folder / "pyproject.toml"
     app: Any = read_toml(path).get("tool", {}).get("flwr", {}).get("app", {})
-    if not isinstance(app, dict) or "components" not in app or app.get("config", {}).keys() & {"pipecycle", "policy"}:
+    if not isinstance(app, dict) or "components" not in app or app.get("config", {}).keys() & {"pipecycle", *MARKS}:
         raise InputError(f"{folder}: has an app already, so nothing is written; edit its pyproject.toml instead")
     text = f"{path.read_text().rstrip()}\n\n{OWN}{annotated(settings)}"
     tomllib.loads(text)

@@ -11,6 +11,7 @@ from attrs import frozen
 from pipecycle.commands.live_app import quoted
 from pipecycle.deploy.local.certificates import HERE, SOON, Authority, make_authority, make_node_key
 from pipecycle.errors import InputError
+from pipecycle.words import some
 
 FIRST = 4
 """Nodes of a new folder, if their number is not given."""
@@ -53,9 +54,8 @@ class Keys:
         files, lines = ([], []) if made and not renew else self._sign(hosts)
         files += [make_node_key(folder, node) for node in added]
         if added:
-            more = f" and {len(added) - 3} more" if added[3:] else ""
             lines += [
-                f"New in {folder}: {', '.join(f'node-{node}' for node in added[:3])}{more}.",
+                f"New in {folder}: {some([f'node-{node}' for node in added], 3)}.",
                 "Node N needs ca.crt and node-N, and `flwr supernode register node-N.pub NAME` admits it.",
             ]
         return files, [*lines, f"Secrets: node-N, server.key and {self.kept}, which belongs on no device or server."]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from attrs import frozen
 
-from pipecycle.deploy.local.loopback import HOST, SWITCHES, free_port, program
+from pipecycle.deploy.local.loopback import SWITCHES, program, supernode
 from pipecycle.deploy.node.settings import NodeSettings
+from pipecycle.deploy.wire.settings import PREFIX, ours
 from pipecycle.errors import InputError
 from pipecycle.files import read_toml
 from pipecycle.stopping import as_ctrl_c
@@ -23,6 +28,7 @@ PAUSE = 10.0
 """Seconds between two starts."""
 GRACE = 10.0
 """Seconds for a SuperNode to sign off."""
+LINUX = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 @frozen
@@ -33,15 +39,6 @@ class Device:
     superlink: str
     root: Path | None
     key: Path | None
-
-    def command(self) -> list[str]:
-        """A new one for every start: the port, for its own processes alone, may have been taken meanwhile."""
-        command = [program("flower-supernode"), "--superlink", self.superlink, "--host", HOST]
-        command += ["--port", str(free_port()), "--node-config", str(self.settings)]
-        if self.root is None:
-            return [*command, "--insecure"]
-        command += ["--root-certificates", str(self.root)]
-        return command if self.key is None else [*command, "--auth-supernode-private-key", str(self.key)]
 
     def environment(self, node: NodeSettings) -> dict[str, str]:
         """Ours unless the user says otherwise; Flower's files lie beside the ledger."""
@@ -59,27 +56,48 @@ class Device:
             raise InputError(f"{self.settings}: needs the name of a .toml file, which is how Flower knows a file")
         if self.key is not None and self.root is None:
             raise InputError(f"--key {self.key}: needs --root, since Flower admits keys over TLS alone")
-        return NodeSettings.of(read_toml(self.settings), strict=False)
+        values = read_toml(self.settings)
+        table: Any = values.pop("pipecycle", {})  # which Flower makes keys with our prefix
+        if isinstance(table, dict):
+            values |= {PREFIX + key: value for key, value in table.items()}
+        return NodeSettings.of(ours(values, strict=False), strict=False)
 
 
 def run_node(device: Device, say: Callable[[str], None]) -> int:
     """Run the SuperNode until it is stopped; its exit code if it ends for another reason than not being let in."""
     environment = device.environment(device.check())
     while True:
-        code, refused = _run(device.command(), environment)
+        code, refused = _run(supernode(device.superlink, device.settings, device.root, device.key), environment)
         if not refused:
+            if code:
+                say(f"The SuperNode ended with code {code}.")
             return code
         say(
             f"The SuperLink does not let this node in (code 2004). After a power cut it counts the node as online for "
-            f"up to a minute; if this goes on, the key is not registered. Trying again in {PAUSE:g} s."
+            f"up to a minute; if this goes on, the key is not registered, or is in use by another process. Trying "
+            f"again in {PAUSE:g} s."
         )
         time.sleep(PAUSE)
+
+
+def _end_with_us() -> None:
+    """Linux: the SuperNode is asked to sign off when this process is gone, however it died.  One that went on would
+    keep the next start of the node from being let in.  (It runs in the new process before its program does, where
+    threads are a danger; this calls no more than what is loaded already.)"""
+    if LINUX is not None:
+        LINUX.prctl(1, signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG
 
 
 def _run(command: list[str], environment: dict[str, str]) -> tuple[int, bool]:
     """One start: its exit code, and whether it was not let in.  What it prints goes on to our own output."""
     refused = threading.Event()
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=_end_with_us,  # noqa: PLW1509
+    )
 
     def copy() -> None:
         assert process.stdout is not None

@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from pipecycle.commands.live_app import read_app, write_app
+from pipecycle.commands.live_app import quoted, read_app, write_app
 from pipecycle.deploy.local.federation import Federation, lines, status
 from pipecycle.deploy.local.loopback import Failed
 from pipecycle.deploy.local.progress import Progress, Tail
@@ -99,8 +99,9 @@ class Site:
         """The policy whose settings are meant if none is named."""
         return read_app(self.folder).settings.policy if self.has_app else RunSettings().policy
 
-    def prepare(self, options: Mapping[str, Scalar], *, resume: bool, fresh: bool, tls: bool = False) -> RunSettings:
-        """The settings of the next run.  An app is written if there is none; a run in the way is refused."""
+    def prepare(self, options: Mapping[str, Scalar], start: StartOptions, *, resume: bool, fresh: bool) -> RunSettings:
+        """The settings of the next run.  An app is written if there is none; a run in the way is refused, or with
+        `fresh` deleted once nothing else is wrong."""
         begun, fresh_one = self.trace.exists(), "--fresh deletes it and its ledgers, and starts from scratch"
         if resume and not begun:
             raise InputError(f"{self.out}: holds no run to resume (leave out --resume)")
@@ -109,14 +110,18 @@ class Site:
         if begun and not resume and not fresh:
             raise InputError(f"{self.out}: holds a run already (--resume continues it, {fresh_one})")
         if status(self.federation) is not None:
-            raise InputError(f"{self.folder}: a federation runs there already (see `pipecycle deploy status`)")
+            look = f"`pipecycle deploy status {quoted(self.folder)}` shows it"
+            raise InputError(f"{self.folder}: a federation runs there already ({look})")
         if not self.has_app:
             write_app(self.folder, RunSettings.of(options))
         place: dict[str, Scalar] = {"out": str(self.out.absolute()), "resume": resume}
         if resume:
-            return self._continued(options, place, fresh_one)
-        # Without keys, ids change whenever a node starts.
-        chosen = RunSettings.of({**read_app(self.folder).settings.flat(), "pin-nodes": tls, **options, **place})
+            chosen = self._continued(options, place, fresh_one)
+        else:  # without keys, ids change whenever a node starts
+            keys = {"pin-nodes": start.tls}
+            chosen = RunSettings.of({**read_app(self.folder).settings.flat(), **keys, **options, **place})
+        read_app(self.folder).overrides(chosen)  # refuses what the app does not list
+        battery(chosen, NodeSettings.of(start.node), time)  # refuses one that does not fit the run's clock
         if fresh:
             for old in (self.out, self.federation / "logs", self.federation / "nodes"):  # nodes: other batteries
                 shutil.rmtree(old, ignore_errors=True)
@@ -162,7 +167,6 @@ class Outcome:
 def run_app(site: Site, settings: RunSettings, options: StartOptions, *, say: Say, show: Show) -> Outcome:
     """Start everything, run the app, watch it, and stop everything, also after an interruption."""
     overrides = read_app(site.folder).overrides(settings)
-    battery(settings, NodeSettings.of(options.node), time)  # refuses one that does not fit the run's clock
     with as_ctrl_c(), Federation(site.federation, options.tls, settings.clients) as federation:
         link, keys = (" with TLS", " with registered keys") if options.tls else ("", "")
         say(f"SuperLink on 127.0.0.1:{federation.port}{link}, logs in {site.federation / 'logs'}")
@@ -181,7 +185,7 @@ def _watch(federation: Federation, tail: Tail, show: Show) -> Outcome:
     while True:
         progress = tail.read()
         show(progress, federation)
-        served, serving = served or serving, federation.watch()
+        served, serving = served or serving, federation.serving
         if "superlink" in federation.dead():
             return Outcome("finished:failed", f"the SuperLink ended: {federation.last_words('superlink')}", progress)
         over = not serving and (served or progress.ended is not None)

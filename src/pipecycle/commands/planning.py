@@ -12,27 +12,8 @@ import typer
 from rich.table import Table
 
 from pipecycle.checks import some_units
-from pipecycle.commands.shared import (
-    Budget,
-    Clients,
-    ConfigFile,
-    DataSet,
-    Delta,
-    Fleet,
-    Groups,
-    HarvestSpec,
-    Json,
-    Model,
-    PolicyName,
-    SessionLength,
-    Settings,
-    Slots,
-    Trial,
-    configured,
-    named,
-    planned,
-    settings,
-)
+from pipecycle.commands.fields import Given, fields
+from pipecycle.commands.shared import ConfigFile, Json, PolicyName, Settings, configured, named, planned, settings
 from pipecycle.files import writable
 from pipecycle.policies.registry import ELSEWHERE, policy_class
 from pipecycle.policies.settings import described
@@ -45,20 +26,15 @@ from pipecycle.schedule.summary import flattened, sentences, summarise, warnings
 from pipecycle.screen import lead, screen
 from pipecycle.words import number
 
+WORLD = ("policy.groups", "delta", "clients", "session", "slots", "budget", "trial", "harvest", "fleet")
+"""Fields that plans and runs have options for; what they learn has more."""
 
+
+@fields(Config(), "data", "model", *WORLD)
 def plan(
     policy: PolicyName = None,
-    groups: Groups = None,
-    data: DataSet = None,
-    model: Model = None,
-    delta: Delta = None,
-    clients: Clients = None,
-    session: SessionLength = None,
-    slots: Slots = None,
-    budget: Budget = None,
-    trial: Trial = None,
-    harvest: HarvestSpec = None,
-    fleet: Fleet = None,
+    *,
+    given: Given,
     config: ConfigFile = None,
     set_: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Save the schedule to this .npz file.")] = None,
@@ -68,8 +44,6 @@ def plan(
 
     Nothing is trained. Example: pipecycle plan pipecycle --groups 10 --delta 0.5 --set rotation=spread"""
     named(policy, config)
-    given = {"policy.groups": groups, "delta": delta, "harvest": harvest, "fleet": fleet, "data": data, "model": model}
-    given |= {"clients": clients, "session": session, "slots": slots, "budget": budget, "trial": trial}
     chosen = configured(Config(), config, policy, given, settings(set_ or []))
     if out is not None:
         writable(out)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipecycle.checks import at_least
+from pipecycle.commands.fields import Given, fields
 from pipecycle.commands.running import folder_name
-from pipecycle.commands.shared import Fleet
 from pipecycle.files import writable, write
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.runs.config import Config
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from pipecycle.studio.settings import Offer
 
 
+@fields(Config(), "fleet")
 def studio(
     run: Annotated[
         str | None,
         typer.Argument(help="Settings to begin with: a run's folder, a configuration file, or an address of a studio."),
     ] = None,
+    *,
     policy: Annotated[
         list[str] | None,
         typer.Option(
@@ -38,7 +40,7 @@ def studio(
         list[str] | None,
         typer.Option(metavar="SPEC", help="Offer a harvest that reads a file, solar:FILE or csv:FILE."),
     ] = None,
-    fleet: Fleet = None,
+    given: Given,
     port: Annotated[int | None, typer.Option(help="Of this machine. \\[default: 8410, or any that is free]")] = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Print the address and open no browser.")] = False,
     out: Annotated[
@@ -58,7 +60,7 @@ def studio(
         policy_class(name)
     for spec in files:
         parse_harvest(spec)
-    offer = Offer(tuple(own), tuple(files), {} if fleet is None else {"world.fleet": fleet})
+    offer = Offer(tuple(own), tuple(files), {} if given["fleet"] is None else {"world.fleet": given["fleet"]})
     configs, offer = _settings(run, offer)
     if run is None and own:
         configs = _chosen(own, configs[0], offer)

@@ -16,23 +16,16 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from pipecycle.commands.fields import Given, fields
+from pipecycle.commands.planning import WORLD
 from pipecycle.commands.shared import (
-    Budget,
-    Clients,
     ConfigFile,
-    DataSet,
-    Delta,
-    Fleet,
+    Device,
     Fresh,
-    Groups,
-    HarvestSpec,
     Json,
-    Model,
     PolicyName,
-    SessionLength,
+    SaveEvery,
     Settings,
-    Slots,
-    Trial,
     check_execution,
     configured,
     named,
@@ -41,7 +34,6 @@ from pipecycle.commands.shared import (
     stopped,
 )
 from pipecycle.commands.sweeping import clear_all
-from pipecycle.data.augment import FORMS
 from pipecycle.files import writable_folder
 from pipecycle.runs.config import Config
 from pipecycle.runs.planning import model_of, shares_of
@@ -56,29 +48,16 @@ if TYPE_CHECKING:
     from pipecycle.train.engine import Engine
 
 
+@fields(Config(), "data", "model", "scale", "augment", "alpha", *WORLD)
 def run(
     policy: PolicyName = None,
-    data: DataSet = None,
-    model: Model = None,
-    scale: Annotated[str | None, typer.Option(help="Of bytes: standard, unit, half or centre.")] = None,
-    augment: Annotated[str | None, typer.Option(help=f"Random views of images: {FORMS}.")] = None,
-    alpha: Annotated[
-        str | None, typer.Option(help="Dirichlet concentration of the labels, or iid. \\[default: iid]")
-    ] = None,
-    groups: Groups = None,
-    delta: Delta = None,
-    clients: Clients = None,
-    session: SessionLength = None,
-    slots: Slots = None,
-    budget: Budget = None,
-    trial: Trial = None,
-    harvest: HarvestSpec = None,
-    fleet: Fleet = None,
+    *,
+    given: Given,
     config: ConfigFile = None,
     set_: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder. \\[default: runs/NAME]")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
-    save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 60.0,
+    device: Device = "auto",
+    save_every: SaveEvery = 60.0,
     fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
@@ -86,9 +65,6 @@ def run(
 
     A finished run is shown; an interrupted one resumes and ends with the same bits. Example:
     pipecycle run pipecycle+ --groups 5 --data digits --slots 3000 --clients 40"""
-    given = {"policy.groups": groups, "delta": delta, "harvest": harvest, "fleet": fleet, "data": data, "model": model}
-    given |= {"clients": clients, "session": session, "slots": slots, "budget": budget, "trial": trial}
-    given |= {"alpha": alpha, "scale": scale, "augment": augment}
     named(policy, config)
     check_execution(device, save_every)
     chosen = configured(Config(), config, policy, given, settings(set_ or []))
@@ -142,8 +118,10 @@ def folder_name(config: Config) -> str:
 def _prepared(config: Config) -> Schedule:
     """The plan; what the data or the model do not allow is said before time is spent on it."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    shares_of(config)
-    model_of(config)
+    with progress() as bar:
+        bar.add_task("reading the data and the model", total=None)
+        shares_of(config)
+        model_of(config)
     return planned(config)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from glob import escape, glob
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,28 +11,16 @@ import attrs
 import typer
 
 from pipecycle.checks import MOST_WORKERS, at_least, seconds
-from pipecycle.data.catalogue import CATALOGUE
+from pipecycle.commands.fields import among
 from pipecycle.errors import InputError, shown
 from pipecycle.policies import REGISTRY
-from pipecycle.policies.registry import MODELS, parameters, policy_class
+from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.policies.spec import Spec
 from pipecycle.runs.config import SECTIONS, SHORT, Config, counted, read_config, whole_name
 from pipecycle.runs.planning import planning
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.screen import progress
 from pipecycle.stopping import Interrupted
-from pipecycle.world.devices_file import examples
-from pipecycle.world.specs import FORMS
-
-
-def among(names: Iterable[str], *endings: str) -> Callable[[str], list[str]]:
-    """What a shell may complete a word to: one of the names, or a file that ends so."""
-
-    def complete(incomplete: str) -> list[str]:
-        files = [file for ending in endings for file in sorted(glob(f"{escape(incomplete)}*{ending}"))]
-        return [name for name in names if name.startswith(incomplete)] + files
-
-    return complete
 
 
 def _keys() -> list[str]:
@@ -45,28 +32,6 @@ def _keys() -> list[str]:
 
 complete_policy = among(REGISTRY)
 
-Groups = Annotated[int | None, typer.Option(help="Concurrent groups G, for policies that have groups. \\[default: 2]")]
-Delta = Annotated[float | None, typer.Option(help="Charging probability per slot. \\[default: 0.5]")]
-Clients = Annotated[int | None, typer.Option(help="How many clients. \\[default: 100]")]
-SessionLength = Annotated[int | None, typer.Option(help="Slots, and units, of a session (B). \\[default: 20]")]
-Slots = Annotated[int | None, typer.Option(help="Horizon in slots. \\[default: 15000]")]
-Budget = Annotated[float | None, typer.Option(help="Stop once the fleet has spent this many units.")]
-Trial = Annotated[int | None, typer.Option(help="Picks weather and every random choice. \\[default: 0]")]
-HarvestSpec = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SPEC",
-        help=f"Instead of --delta: RATE, {FORMS}.",
-        autocompletion=among(re.findall(r"[a-z]+:|always", FORMS)),
-    ),
-]
-Fleet = Annotated[
-    str | None,
-    typer.Option(
-        help=f"A file of devices (.toml or .csv), or {', '.join(examples())}.",
-        autocompletion=among(examples(), ".toml", ".csv"),
-    ),
-]
 ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", help="A TOML file with any of this (see `pipecycle config`); options win over it."),
@@ -80,16 +45,6 @@ Settings = Annotated[
         autocompletion=among(_keys()),
     ),
 ]
-DataSet = Annotated[
-    str | None,
-    typer.Option(
-        "--data", help="digits, fashion-mnist, cifar10 or an .npz file.", autocompletion=among(CATALOGUE, ".npz")
-    ),
-]
-Model = Annotated[
-    str | None,
-    typer.Option(help="mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory.", autocompletion=among(MODELS)),
-]
 PolicyName = Annotated[
     str | None,
     typer.Argument(
@@ -99,7 +54,10 @@ PolicyName = Annotated[
     ),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start from scratch instead of resuming.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes on a CPU. \\[default: one per core]")]
+SaveEvery = Annotated[float, typer.Option(help="Seconds between two checkpoints.")]
 
 
 SAID = 1000

@@ -13,16 +13,19 @@ from rich.console import Console
 
 from pipecycle.commands.shared import (
     ConfigFile,
+    Device,
     Fresh,
     Json,
     PolicyName,
+    SaveEvery,
     Settings,
+    Workers,
     check_execution,
     configured,
     settings,
     stopped,
 )
-from pipecycle.data.catalogue import CATALOGUE
+from pipecycle.data.catalogue import CATALOGUE, Entry
 from pipecycle.errors import InputError, shown
 from pipecycle.files import writable_folder, write
 from pipecycle.policies.registry import policy_class
@@ -36,7 +39,7 @@ from pipecycle.runs.sweep import check_runs, read_sweep
 from pipecycle.runs.workers import Tally, execute, execute_on_ray
 from pipecycle.screen import lead, progress, screen
 from pipecycle.stopping import Interrupted
-from pipecycle.words import number, plural
+from pipecycle.words import number, plural, some
 
 
 def sweep(
@@ -45,11 +48,11 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say how many runs and steps, and how long it will take.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes on a CPU. \\[default: one per core]")] = None,
+    device: Device = "auto",
+    workers: Workers = None,
     on: Annotated[str, typer.Option(help="local, or ray to hand the runs to a Ray cluster.")] = "local",
     address: Annotated[str | None, typer.Option(help="The Ray cluster's address. \\[default: start one here]")] = None,
-    save_every: Annotated[float, typer.Option(help="Seconds between two checkpoints.")] = 60.0,
+    save_every: SaveEvery = 60.0,
     fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
@@ -158,18 +161,22 @@ def clear_all(paths: Iterable[Path], console: Console) -> None:
             console.print(f"Left in {path}, because these are not files of a run: {', '.join(kept)}.", soft_wrap=True)
 
 
+def missing(folders: Iterable[RunFolder]) -> list[Entry]:
+    """The data of every unfinished run that lacks them."""
+    sets = [CATALOGUE.get(folder.config.data.name) for folder in folders if not folder.finished]
+    return [entry for entry in sets if entry is not None and not entry.cached()]
+
+
 def check_data(folders: list[RunFolder]) -> None:
     """Refuse at once if no run has its data; if only some lack theirs, the end of the sweep says so."""
-    sets = [CATALOGUE.get(folder.config.data.name) for folder in folders if not folder.finished]
-    if sets and all(entry is not None and not entry.cached() for entry in sets):
-        assert sets[0] is not None
-        sets[0].where()
+    lacking = missing(folders)
+    if lacking and len(lacking) == sum(not folder.finished for folder in folders):
+        lacking[0].where()
 
 
 def foresee(folders: list[RunFolder], *, device: str, workers: int | None) -> Estimate:
     """How long they will take, as far as the data to measure it are there; with a bar, since every run is planned."""
-    sets = [CATALOGUE.get(folder.config.data.name) for folder in folders if not folder.finished]
-    there = all(entry is None or entry.cached() for entry in sets)
+    there = not missing(folders)
     with progress() as bar:
         task = bar.add_task(f"planning every run{', then training for some seconds' * there}", total=None)
 
@@ -182,9 +189,8 @@ def foresee(folders: list[RunFolder], *, device: str, workers: int | None) -> Es
 def how_long(expected: Estimate, folders: Sequence[RunFolder]) -> str:
     """The end of a sentence about steps: how fast they go here, and how long that takes."""
     if expected.seconds is None or expected.steps_per_second is None:
-        entries = (CATALOGUE.get(folder.config.data.name) for folder in folders)
-        missing = next(entry for entry in entries if entry is not None and not entry.cached())
-        return f"; how long that takes can be measured once `{missing.command}` has put {missing.name} into the cache."
+        first = missing(folders)[0]
+        return f"; how long that takes can be measured once `{first.command}` has put {first.name} into the cache."
     seconds = expected.seconds
     duration = f"{max(1, round(seconds))} s" if seconds < 90 else f"{seconds / 60:.0f} min"
     duration = duration if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -197,8 +203,7 @@ def tell_failed(console: Console, failed: Mapping[str, str]) -> None:
     for path, sentence in failed.items():
         by_reason.setdefault(sentence, []).append(path)
     for sentence, paths in by_reason.items():
-        more = f" and {number(len(paths) - 1)} more" if len(paths) > 1 else ""
-        console.print(lead("failed", f" {paths[0]}{more}: {sentence}", "bold red"), soft_wrap=True)
+        console.print(lead("failed", f" {some(paths, 1)}: {sentence}", "bold red"), soft_wrap=True)
 
 
 def save_results(folders: list[RunFolder], home: Path) -> int:

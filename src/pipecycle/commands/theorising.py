@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -10,18 +11,9 @@ from typing import Annotated
 import typer
 from rich.progress import Progress, TaskID
 
-from pipecycle.checks import MOST_GROUPS, MOST_PLANS, at_least
-from pipecycle.commands.shared import (
-    Clients,
-    Delta,
-    HarvestSpec,
-    Json,
-    SessionLength,
-    Slots,
-    Trial,
-    check_execution,
-    configured,
-)
+from pipecycle.checks import MOST_PLANS, at_least
+from pipecycle.commands.fields import Given, fields
+from pipecycle.commands.shared import Json, check_execution, configured
 from pipecycle.errors import InputError, shown
 from pipecycle.files import writable, write
 from pipecycle.runs.config import Config
@@ -33,18 +25,14 @@ from pipecycle.theory.system import AMOUNT, POSITIVE, Constants
 USUAL = [1, 2, 5, 10]
 
 
+@fields(Config(), "delta", "harvest", "clients", "session", "slots", "train.lr", "trial")
 def theory(
+    *,
     groups: Annotated[
         str | None, typer.Option(help="Which G to look at, such as 1,2,5-8. \\[default: 1,2,5,10 and those measured]")
     ] = None,
-    delta: Delta = None,
-    harvest: HarvestSpec = None,
-    clients: Clients = None,
-    session: SessionLength = None,
-    slots: Slots = None,
-    lr: Annotated[float | None, typer.Option(help="Step size gamma. \\[default: 0.05]")] = None,
+    given: Given,
     policy: Annotated[str | None, typer.Option(help="A scheduler that has groups. \\[default: pipecycle]")] = None,
-    trial: Trial = None,
     smoothness: Annotated[float | None, typer.Option("--L", help="Smoothness. \\[default: 1]")] = None,
     sigma2: Annotated[float | None, typer.Option(help="Variance of a stochastic gradient. \\[default: 1]")] = None,
     alpha: Annotated[
@@ -84,8 +72,6 @@ def theory(
             raise InputError("--steps: needs --figure, the file to draw")
         _draw_steps(steps, figure, kind)
         return
-    given = {"delta": delta, "harvest": harvest, "clients": clients, "session": session, "slots": slots}
-    given |= {"trial": trial, "train.lr": lr}
     known = _constants(L=smoothness, sigma2=sigma2, alpha=alpha, beta=beta, omega2=omega2, f0_gap=gap)
     wanted = None if groups is None else _numbers(groups)
     with progress() as bar:
@@ -137,10 +123,10 @@ def _measured(family: Family, wanted: list[int] | None, models: int, device: str
     from pipecycle.theory.measure import measure
 
     measured = []
-    for run in family.runs:
-        task = bar.add_task(run.label, total=1.0)
+    for label, record in family.runs.items():
+        task = bar.add_task(label, total=1.0)
         shown = partial(_advance, bar, task)
-        measured.append(measure(run.record, run.label, models=models, device=device, progress=shown))
+        measured.append(measure(record, label, models=models, device=device, progress=shown))
         bar.remove_task(task)
     chosen = wanted or sorted({*family.groups, *USUAL})
     plans = _plans(family.config, chosen, bar) if family.grouped else ()
@@ -171,19 +157,15 @@ def _numbers(text: str) -> list[int]:
     """1,2,5-8 as a list without repetitions."""
     numbers: set[int] = set()
     for part in text.split(","):
-        low, dash, high = part.strip().partition("-")
-        if not low.isdecimal() or (dash and not high.isdecimal()):
+        ends = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", part)
+        if ends is None:
             raise InputError(f"--groups {shown(text)}: needs whole numbers or ranges, such as 1,2,5-8")
-        if max(len(low), len(high)) > 9:
-            raise InputError(f"--groups {shown(text)}: needs at most {MOST_GROUPS:,} groups")
-        several = range(int(low), int(high or low) + 1)
-        if len(several) > MOST_PLANS:
-            raise InputError(f"--groups {shown(text)}: needs at most {MOST_PLANS:,} different numbers")
+        several = range(int(ends[1]), int(ends[2] or ends[1]) + 1)
         if not several:
             raise InputError(
-                f"--groups {shown(text)}: the range {part.strip()} is empty, give the smaller number first"
+                f"--groups {shown(text)}: the range {part.strip()} is empty, needs the smaller number first"
             )
-        numbers.update(several)
+        numbers.update(several[: MOST_PLANS + 1])
     if len(numbers) > MOST_PLANS:
         raise InputError(f"--groups {shown(text)}: needs at most {MOST_PLANS:,} different numbers")
     if min(numbers) < 1:

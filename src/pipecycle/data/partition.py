@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipecycle.checks import at_least, number
 from pipecycle.data.shares import labels, log_gammas, weights
@@ -13,7 +12,6 @@ from pipecycle.errors import InputError
 from pipecycle.world.streams import Floats, Ints, Words, raw, streams
 
 SAMPLES, TEST = 300, 1000
-BLOCK = 512
 ALPHA = number(least=1e-6, most=1e9)
 """Which concentrations the sampler knows."""
 _IID, _SHARES, _LABELS, _POOL, _TEST, _VALIDATION = range(6)
@@ -67,49 +65,27 @@ def drawn(
 
 
 def _fill(logs: Floats, words: Words, stock: Ints) -> tuple[Ints, tuple[str, ...]]:
-    """How many of each class every client takes.
-
-    The rule is sequential, draw by draw.  Runs of clients that leave something of every class are done at once,
-    and a client that empties a class is done by itself, which gives the same."""
+    """How many of each class every client takes: draw by draw, and renormalised whenever a class is empty."""
     clients, classes = logs.shape
     counts = np.zeros((clients, classes), np.int64)
-    left, usable, notes = stock.copy(), stock > 0, []
-    client, size = 0, BLOCK
-    while client < clients:
-        block = slice(client, client + size)
-        drawn = labels(weights(logs[block], usable), words[block])
-        cells = drawn + np.arange(len(drawn))[:, None] * classes
-        wanted = np.bincount(cells.ravel(), minlength=len(drawn) * classes).reshape(-1, classes)
-        empties = ((np.cumsum(wanted, axis=0) >= left) & usable).any(axis=1)
-        free = int(np.argmax(empties)) if empties.any() else len(drawn)
-        counts[client : client + free] = wanted[:free]
-        left -= wanted[:free].sum(axis=0)
-        client += free
-        if free == len(drawn):
-            size = min(2 * size, BLOCK)
-            continue
-        for label in _take(logs[client : client + 1], words[client], left, usable, counts[client]):
-            notes.append(f"class {label} ran out at client {client} of {clients}")
-        # Where one class ends others soon follow, and what was drawn beyond this client was in vain.
-        client, size = client + 1, 8
-    if not usable.any():
-        notes.pop()
+    left, notes = stock.copy(), []
+    for client, row in enumerate(words):
+        done = 0
+        while done < len(row):
+            usable = left > 0
+            drawn = labels(weights(logs[client : client + 1], usable), row[None, done:])[0]
+            taken, count = np.bincount(drawn, minlength=classes), len(drawn)
+            if (taken >= left)[usable].any():  # only the draws up to the first that empties a class count
+                so_far = (drawn[:, None] == np.flatnonzero(usable)).cumsum(axis=0)
+                count = int(np.argmax((so_far >= left[usable]).any(axis=1))) + 1
+                taken = np.bincount(drawn[:count], minlength=classes)
+                notes.append(f"class {drawn[count - 1]} ran out at client {client} of {clients}")
+            counts[client] += taken
+            left -= taken
+            done += count
+    if not left.any():
+        notes.pop()  # nobody has missed it
     return counts, tuple(notes)
-
-
-def _take(row: Floats, words: Words, left: Ints, usable: NDArray[np.bool_], counts: Ints) -> list[int]:
-    """One client's draws in order, renormalising whenever a class is empty; says which ones it emptied."""
-    emptied, done = [], 0
-    while done < len(words):
-        for label in labels(weights(row, usable), words[None, done:])[0].tolist():
-            counts[label] += 1
-            left[label] -= 1
-            done += 1
-            if not left[label]:
-                usable[label] = False
-                emptied.append(label)
-                break
-    return emptied
 
 
 def _ranges(begins: Ints, lengths: Ints) -> Ints:

@@ -17,7 +17,7 @@ from attrs import define, field
 
 from pipecycle.checks import MOST_CLIENTS, MOST_GROUPS, at_least, some_slots
 from pipecycle.policies.clock import epoch_length, round_length
-from pipecycle.policies.steps import rule, step_setting
+from pipecycle.policies.steps import rule, step_setting, through_star
 from pipecycle.world.contract import Grouping, World
 from pipecycle.world.streams import Ints, merged
 
@@ -40,7 +40,7 @@ class CyCP:
     """How much of a group's mean update is added: a part of it, or lag-stable; 1 is the paper's."""
 
     def setup(self, world: World) -> None:
-        self.fleet, self.lineage, self.draw = world.fleet, world.lineage, world.draw
+        self.world, self.fleet, self.lineage, self.draw = world, world.fleet, world.lineage, world.draw
         self.period = round_length(epoch_length(self.epoch, world.session), self.groups)
         self.cap = self.group_cap or max(1, world.clients // self.groups)
         self.passed_over = np.zeros(world.clients, bool)
@@ -76,13 +76,7 @@ class CyCP:
         if not len(stars):
             self.passed_over[members] = True
             return False
-        star = self.draw("star", slot).choice(stars)
-        updates = self.fleet.send(members[members != star], "hub")
-        own = self.fleet.send_one(star, "server")
-        if own >= 0:
-            updates = merged(updates, np.array([own]))
-            step = self.steps.of(self.lineage.lag(int(self.fleet.reference[members].min())), len(updates))
-            self.lineage.publish(self.lineage.mean(self.lineage.published, updates, step=step))
+        through_star(self.world, self.steps, members, self.draw("star", slot).choice(stars))
         return True
 
     def references(self) -> tuple[int, ...]:

@@ -19,9 +19,9 @@ from attrs import define, field
 
 from pipecycle.checks import MOST_GROUPS, at_least, one_of, some_slots
 from pipecycle.policies.clock import epoch_length, round_length
-from pipecycle.policies.steps import rule, step_setting
+from pipecycle.policies.steps import rule, step_setting, through_star
 from pipecycle.world.contract import Grouping, World
-from pipecycle.world.streams import Ints, merged
+from pipecycle.world.streams import Ints
 
 
 @define(slots=False, eq=False)
@@ -43,7 +43,7 @@ class FedBacys:
     """How much of a group's mean update is added: a part of it, or lag-stable; 1 is the paper's."""
 
     def setup(self, world: World) -> None:
-        self.fleet, self.lineage, self.draw = world.fleet, world.lineage, world.draw
+        self.world, self.fleet, self.draw = world, world.fleet, world.draw
         self.clients, self.session = world.clients, world.session
         self.period = epoch_length(self.epoch, world.session)
         self.turn = round_length(self.period, self.groups)
@@ -94,14 +94,9 @@ class FedBacys:
         hubs = self.fleet.reaching(participants, "server")
         if not len(hubs):
             return False
-        hub = self.draw("hub", slot).choice(hubs)
-        updates = self.fleet.send(participants[participants != hub], "hub")
-        own = self.fleet.send_one(hub, "server")
-        if own < 0:
+        server = through_star(self.world, self.steps, participants, self.draw("hub", slot).choice(hubs))
+        if server is None:
             return True
-        updates = merged(updates, np.array([own]))
-        step = self.steps.of(self.lineage.lag(int(self.fleet.reference[participants].min())), len(updates))
-        server = self.lineage.publish(self.lineage.mean(self.lineage.published, updates, step=step))
         self.received[participants] = server
         if self.reference_refresh == "broadcast":
             self.received[:] = server

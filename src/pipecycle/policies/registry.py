@@ -17,6 +17,7 @@ import numpy as np
 
 from pipecycle.checks import text
 from pipecycle.errors import InputError, sentence, shown
+from pipecycle.policies import REGISTRY
 from pipecycle.world.contract import Policy
 
 MODELS = ("mlp", "lenet", "cnn64", "wide", "cnn64-gn", "resnet8-gn")
@@ -28,8 +29,6 @@ WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 def policy_class(name: str) -> type[Policy]:
     """The class called `name`, or found as `module:Class` (the working directory counts)."""
-    from pipecycle.policies import REGISTRY
-
     text.of("policy", name)
     if name in REGISTRY:
         return REGISTRY[name]
@@ -158,8 +157,6 @@ def revision(kind: type[Policy]) -> int:
 def recorded(meta: Mapping[str, Any]) -> dict[str, Any]:
     """The settings behind what a schedule says of itself: also those that it leaves unsaid, and the revision of a
     policy that has several."""
-    from pipecycle.policies import REGISTRY
-
     kind = REGISTRY.get(meta["policy"])
     if kind is None:
         return dict(meta["settings"])
@@ -197,14 +194,15 @@ def _as(value: Any, kind: Any) -> Any:
     raise ValueError
 
 
-def nearest(name: str, known: Iterable[str], own: str = "") -> str:
-    """About a name that is none of those known; `own` is how a user's own would be written."""
+def nearest(name: str, known: Iterable[str], own: str = "", section: str = "") -> str:
+    """About a name that is none of those known; `own` is how a user's own would be written, and `section` what stands
+    before the names."""
     other = f", or {own}" if own else ""
-    return did_you_mean(name, known) or f"unknown, needs one of {', '.join(known)}{other}"
+    return did_you_mean(name, known, section) or f"unknown, needs one of {', '.join(known)}{other}"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], section: str = "") -> str:
     """About a name that resembles a known one; nothing if it resembles none."""
     by_letters = {word.lower(): word for word in known}
     close = difflib.get_close_matches(name[:100].lower(), by_letters, 1)
-    return f"unknown, did you mean {by_letters[close[0]]!r}?" if close else ""
+    return f"unknown, did you mean {section + by_letters[close[0]]!r}?" if close else ""

@@ -16,7 +16,7 @@ from pipecycle.report.styles import proper
 from pipecycle.results import Value, paired
 from pipecycle.runs.records import Group, Record
 from pipecycle.schedule.ancestry import mean as average
-from pipecycle.schedule.summary import joules
+from pipecycle.schedule.summary import flattened, joules
 from pipecycle.words import number
 
 Summary = dict[str, Any]
@@ -133,44 +133,44 @@ def _to_target(group: Group, target: float | None) -> Summary:
     }
 
 
+MEANS = {
+    "slots": "slots",
+    "hours": "hours",
+    "spent_joules": "joules.spent",
+    "spent": "energy.spent",
+    "training": "spent_on.training",
+    "to_hub": "spent_on.to_hub",
+    "to_server": "spent_on.to_server",
+    "download": "spent_on.download",
+    "lost": "spent_on.lost",
+    "idle": "energy.idle",
+    "leaked": "energy.leaked",
+    "sessions_lost": "sessions_by_status.lost",
+    "stored": "energy.stored",
+    "overflowed": "energy.overflowed",
+    "sessions": "sessions",
+    "wasted": "wasted",
+    "aggregations": "aggregations",
+    "participants": "participants",
+    "fairness": "fairness",
+    "lag_mean": "lag.mean",
+    "chains": "chains.count",
+    "coverage_mean": "chains.coverage_mean",
+}
+"""Figures of a row that are means over its trials, by their names in `summarise`."""
+IN_THE_FIELD = ("download", "lost", "idle", "leaked", "sessions_lost")
+"""Those that other fleets have none of."""
+
+
 def _schedule_figures(records: Sequence[Record]) -> Summary:
-    figures = [record.figures for record in records]
-
-    def mean(*keys: str) -> float | None:
-        values: list[Any] = figures
-        for key in keys:
-            values = [value[key] for value in values]
-        return average([float(value) for value in values if value is not None])
-
-    def some(part: str, key: str) -> float | None:
-        """Of fleets in the field only: others lose, fetch and drain nothing."""
-        return average([float(trial[part].get(key, 0.0)) for trial in figures])
-
+    trials = [flattened(record.figures) for record in records]
+    known = {key: [trial[name] for trial in trials if trial.get(name) is not None] for key, name in MEANS.items()}
+    means = {key: average(values) for key, values in known.items()}
     return {
-        "slots": mean("slots"),
-        "hours": average([trial["hours"] for trial in figures if "hours" in trial]),
-        "spent_joules": average([trial["joules"]["spent"] for trial in figures if "joules" in trial]),
-        "spent": mean("energy", "spent"),
-        "training": mean("spent_on", "training"),
-        "to_hub": mean("spent_on", "to_hub"),
-        "to_server": mean("spent_on", "to_server"),
-        "download": some("spent_on", "download"),
-        "lost": some("spent_on", "lost"),
-        "idle": some("energy", "idle"),
-        "leaked": some("energy", "leaked"),
-        "sessions_lost": some("sessions_by_status", "lost"),
-        "stored": mean("energy", "stored"),
-        "overflowed": mean("energy", "overflowed"),
-        "sessions": mean("sessions"),
-        "wasted": mean("wasted"),
-        "aggregations": mean("aggregations"),
-        "participants": mean("participants"),
-        "fairness": mean("fairness"),
-        "lag_mean": mean("lag", "mean"),
-        "lag_max": max((trial["lag"]["max"] for trial in figures if trial["lag"]["max"] is not None), default=None),
-        "chains": mean("chains", "count"),
-        "coverage_min": min(trial["chains"]["coverage_min"] for trial in figures),
-        "coverage_mean": mean("chains", "coverage_mean"),
+        **means,
+        **{key: means[key] or 0.0 for key in IN_THE_FIELD},
+        "lag_max": max((trial["lag.max"] for trial in trials if trial["lag.max"] is not None), default=None),
+        "coverage_min": min(trial["chains.coverage_min"] for trial in trials),
     }
 
 

@@ -35,8 +35,8 @@ from pipecycle.policies.registry import (
     typed,
 )
 from pipecycle.train.history import Look
+from pipecycle.world.devices_file import examples, parted
 from pipecycle.world.devices_file import load as load_fleet
-from pipecycle.world.devices_file import parted
 from pipecycle.world.specs import FORMS as HARVESTS
 from pipecycle.world.specs import check_harvest
 
@@ -98,7 +98,7 @@ class WorldSection:
     capacity: float = setting(1e6, "units that a battery holds", checks.some_units)
     initial: float = setting(0.0, "units in every battery before slot 0", checks.units)
     budget: float | None = setting(None, "units after which the run ends", checks.some_units)
-    fleet: str | None = setting(None, "a file of devices (.toml, .csv), or one of ours by name", checks.text)
+    fleet: str | None = setting(None, f"a file of devices (.toml or .csv), or {', '.join(examples())}", checks.text)
 
     def __attrs_post_init__(self) -> None:
         if self.clients * self.slots > checks.MOST_CLIENT_SLOTS:
@@ -119,8 +119,8 @@ class WorldSection:
 class DataSection:
     """The data set, and how it is divided between clients."""
 
-    name: str = setting("digits", "digits, fashion-mnist, cifar10 or an .npz file", _data, key="data")
-    alpha: float | None = setting(None, "Dirichlet concentration of the labels; none is IID", ALPHA)
+    name: str = setting("digits", "the data: digits, fashion-mnist, cifar10 or an .npz file", _data, key="data")
+    alpha: float | None = setting(None, "Dirichlet concentration of the labels, or iid", ALPHA)
     samples: int | None = setting(None, "samples per client; min(300, all / clients) if not given", _SAMPLES)
     split: str | None = setting(None, "a saved split, instead of alpha and samples", _split)
     scale: str | None = setting(
@@ -136,7 +136,7 @@ class DataSection:
 class TrainSection:
     """The model, and how clients train it."""
 
-    model: str = setting("mlp", "mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory", _model)
+    model: str = setting("mlp", "the model: mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory", _model)
     lr: float = setting(0.05, "learning rate", number(above=0))
     momentum: float = setting(0.0, "within a session", number(least=0, below=1))
     weight_decay: float = setting(0.0, "pull towards zero", number(least=0))
@@ -232,7 +232,7 @@ class Config:
             raise InputError(f"{shown(key)}: {nearest(section, dict.fromkeys(['policy', *SECTIONS]))}")
         hints = _hints(SECTIONS[section])
         if name not in hints:
-            raise InputError(f"{shown(key)}: {nearest(name, hints)}")
+            raise InputError(f"{shown(key)}: {nearest(name, hints, section=f'{section}.')}")
         return section, name, hints[name]
 
 

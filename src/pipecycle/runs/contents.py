@@ -21,6 +21,7 @@ import attrs
 from pipecycle.errors import is_library
 from pipecycle.files import using
 from pipecycle.runs.config import Config
+from pipecycle.words import some
 from pipecycle.world import specs
 
 DATA = (".npz", ".json", ".csv")
@@ -57,12 +58,12 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
         "been added": [name for name in now if name not in before],
         "gone": [name for name in before if name not in now],
     }
-    words = [f"{_listed(names)} {'has' if len(names) == 1 else 'have'} {how}" for how, names in kinds.items() if names]
+    words = [
+        f"{some(sorted(names), 3)} {'has' if len(names) == 1 else 'have'} {how}"
+        for how, names in kinds.items()
+        if names
+    ]
     return " and ".join(words).replace("has gone", "is gone").replace("have gone", "are gone")
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(sorted(names)[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def digest(path: Path) -> str:

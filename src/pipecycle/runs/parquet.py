@@ -55,20 +55,14 @@ class Results:
     def histories(self) -> dict[str, dict[str, Floats]]:
         """The checkpoints of every run by its identity, as `Metrics.of` takes them: in the order of slots, the row at
         the budget after the regular one; NaN for what the file does not have."""
-        import pandas
-
         if not len(self.frame):
             return {}
-        codes, names = pandas.factorize(self.frame["identity"])
-        unknown = np.full(len(self.frame), np.nan)
-        columns = {
-            name: self.frame[name].to_numpy(np.float64, na_value=np.nan) if name in self.frame else unknown
-            for name in (*COLUMNS, "clients_accuracy", "diverged")
+        names = [*COLUMNS, "clients_accuracy", "diverged"]
+        rows = self.frame.reindex(columns=["identity", *names]).sort_values(["slot", "budget"], kind="stable")
+        return {
+            str(run): {name: part[name].to_numpy(np.float64, na_value=np.nan) for name in names}
+            for run, part in rows.groupby("identity", sort=False)
         }
-        order = np.lexsort((columns["budget"], columns["slot"], codes))
-        ends = np.searchsorted(codes[order], np.arange(1, len(names)))
-        parts = {name: np.split(column[order], ends) for name, column in columns.items()}
-        return {str(run): {name: parts[name][place] for name in columns} for place, run in enumerate(names)}
 
     @property
     def sources(self) -> dict[str, int]:

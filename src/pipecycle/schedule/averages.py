@@ -10,7 +10,6 @@ import attrs
 import numpy as np
 
 from pipecycle.errors import InputError
-from pipecycle.schedule.ancestry import owners
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.world.lineage import Kind
 from pipecycle.world.streams import Ints
@@ -33,39 +32,15 @@ def serve(schedule: Schedule, way: str, slots: Sequence[int]) -> tuple[Schedule,
     """The schedule with the versions that are served that way once each of `slots` slots has elapsed, and their
     numbers."""
     count = _last(way)
-    bases = [last_published(schedule, slot, count) if count else live_chains(schedule, slot) for slot in slots]
+    bases = [last_published(schedule, slot, count) if count else schedule.ancestry.live(slot) for slot in slots]
     return means(schedule, slots, bases)
-
-
-def published(schedule: Schedule, slot: int) -> int:
-    """How many versions had been published once `slot` slots had elapsed."""
-    return int(np.searchsorted(schedule.publications.slot, slot - 1, side="right"))
 
 
 def last_published(schedule: Schedule, slot: int, count: int) -> list[int]:
     """The last `count` versions published once `slot` slots have elapsed, oldest first; fewer if there were fewer, and
     the initial model only if there was none."""
-    out = published(schedule, slot)
+    out = schedule.publications.by(slot)
     return schedule.publications.version[max(0, out - count) : out].tolist() or [0]
-
-
-def live_chains(schedule: Schedule, slot: int) -> list[int]:
-    """The tips once `slot` slots have elapsed, oldest first: the published version, references of sessions in flight
-    and models that wait for their turn, less those that are ancestors of another.
-
-    The record does not say when a waiting model was discarded: one that will be never counts."""
-    sessions, versions, publications = schedule.sessions, schedule.versions, schedule.publications
-    last, out = slot - 1, published(schedule, slot)
-    candidates = {int(publications.version[out - 1]) if out else 0}
-    in_flight = (sessions.start <= last) & ((sessions.end < 0) | (sessions.end > last))
-    references = np.unique(sessions.reference[in_flight])
-    candidates.update(references[versions.kind[references] != Kind.LOCAL].tolist())
-    waiting = np.isin(versions.kind, (Kind.AGGREGATION, Kind.HANDOVER)) & ~versions.discarded & (versions.made <= last)
-    waiting[publications.version[:out]] = False
-    makers = owners(versions.base_at)
-    waiting[versions.base[versions.made[makers] <= last]] = False
-    candidates.update(np.flatnonzero(waiting).tolist())
-    return schedule.ancestry.tips(candidates)
 
 
 def means(schedule: Schedule, slots: Sequence[int], groups: Sequence[list[int]]) -> tuple[Schedule, list[int]]:
@@ -85,7 +60,7 @@ def means(schedule: Schedule, slots: Sequence[int], groups: Sequence[list[int]])
         ids.append(count + len(bases))
         bases.append(group)
         made.append(slot - 1)
-        seen.append(published(schedule, slot))
+        seen.append(schedule.publications.by(slot))
     if not bases:
         return schedule, ids
     sizes = np.array([len(group) for group in bases])

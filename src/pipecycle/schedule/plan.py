@@ -22,7 +22,7 @@ from pipecycle.world.devices_file import load
 from pipecycle.world.energy import Costs, quanta, show
 from pipecycle.world.field import FieldFleet
 from pipecycle.world.fleet import Fleet
-from pipecycle.world.harvest import Bernoulli, Harvest, Weather, rows
+from pipecycle.world.harvest import Bernoulli, Harvest, rows
 from pipecycle.world.lineage import Lineage
 from pipecycle.world.links import Links
 from pipecycle.world.specs import parse_harvest
@@ -131,8 +131,17 @@ class Planning:
         """The slot loop; yields every slot once it is over."""
         limit = None if self.budget is None else int(quanta(self.budget, "budget"))
         self.policy.setup(self.world)
-        devices = Simulated(self.fleet, self.weather, self.slots)
-        return steps(self.policy, self.world, devices, range(self.slots), limit)
+        self._rows = rows(self.weather, self.fleet.clients, self.slots)
+        return steps(self.policy, self.world, self, range(self.slots), limit)
+
+    def begin(self, slot: int) -> None:
+        """Batteries gain what the weather brings."""
+        gains, total = next(self._rows)
+        self.fleet.harvest(slot, gains, total, self.weather.peak)
+
+    def end(self, slot: int) -> tuple[Ints, Ints]:
+        """Sessions end by the clock."""
+        return self.fleet.train(), self.fleet.failed
 
     def schedule(self) -> Schedule:
         """What has happened so far; the run is over after this."""
@@ -147,7 +156,7 @@ class Planning:
         )
         return record(meta, self.fleet, self.lineage)
 
-    def _samples(self, sessions: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+    def _samples(self, sessions: Ints) -> Ints | None:
         samples = self.fleet.samples
         return None if samples is None else samples[self.fleet.client_of(sessions)]
 
@@ -169,21 +178,6 @@ def fleet_of(
     if np.any(leak) or np.any(costs.download) or np.any(costs.idle) or (links is not None and not links.perfect):
         return FieldFleet(clients, costs=costs, leak=leak, links=links, trial=trial, **usual)
     return Fleet(clients, costs=costs, **usual)
-
-
-class Simulated:
-    """Batteries that the weather charges, and sessions that end by the clock."""
-
-    def __init__(self, fleet: Fleet, weather: Weather, slots: int) -> None:
-        self._fleet, self._harvest, self._train, self._peak = fleet, fleet.harvest, fleet.train, weather.peak
-        self._rows = rows(weather, fleet.clients, slots)
-
-    def begin(self, slot: int) -> None:
-        gains, total = next(self._rows)
-        self._harvest(slot, gains, total, self._peak)
-
-    def end(self, slot: int) -> tuple[Ints, Ints]:
-        return self._train(), self._fleet.failed
 
 
 def _harvest(given: Harvest | float | str) -> Harvest:

@@ -111,6 +111,10 @@ class Publications:
     slot: Array
     version: Array
 
+    def by(self, slot: int) -> int:
+        """How many there were once `slot` slots had elapsed."""
+        return int(np.searchsorted(self.slot, slot - 1, side="right"))
+
 
 @frozen(eq=False)
 class Tables:

@@ -227,8 +227,7 @@ class Handler(BaseHTTPRequestHandler):
         self._bytes(text.encode(), "text/html; charset=utf-8")
 
     def _train(self, body: dict[str, Any]) -> None:
-        configs = list({config.text(): config for config in self._configs(body)}.values())
-        self.server.training.start(configs, [self.server.folder(config) for config in configs])
+        self.server.training.start({self.server.folder(config): config for config in self._configs(body)})
         self._json(self.server.training.state())
 
     def _stop(self, body: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,19 +25,12 @@ if TYPE_CHECKING:
 
 
 @frozen
-class LabelledRun:
-    """A run to be measured, and what it is called beside the others."""
-
-    record: Record
-    label: str
-
-
-@frozen
 class Family:
     """Finished runs that differ by nothing but their groups and the trial."""
 
     config: Config
-    runs: tuple[LabelledRun, ...]
+    runs: Mapping[str, Record]
+    """By what they are called beside each other."""
 
     @property
     def grouped(self) -> bool:
@@ -46,7 +39,7 @@ class Family:
     @property
     def groups(self) -> list[int]:
         """The numbers of groups that were run."""
-        return sorted({groups for run in self.runs if (groups := _groups(run.record)) is not None})
+        return sorted({groups for run in self.runs.values() if (groups := _groups(run)) is not None})
 
 
 @frozen
@@ -147,17 +140,17 @@ def families(paths: Iterable[Path]) -> list[Family]:
             configs.setdefault(key, record.config.changed({"world.clients": record.schedule.clients}))
     if not by_facts:
         raise InputError("--measure: needs finished runs, and there are only unfinished ones or lone schedules")
-    return [Family(configs[key], tuple(_labelled(runs))) for key, runs in by_facts.items()]
+    return [Family(configs[key], _labelled(runs)) for key, runs in by_facts.items()]
 
 
-def _labelled(runs: list[Record]) -> list[LabelledRun]:
+def _labelled(runs: list[Record]) -> dict[str, Record]:
     """By what tells them apart, fewest groups first."""
     several = len({run.trial for run in runs}) > 1
-    out = []
+    out = {}
     for run in sorted(runs, key=lambda run: (_groups(run) or 0, run.trial)):
         words = [] if _groups(run) is None else [f"G = {_groups(run)}"]
         words += [f"trial {run.trial}"] if several or not words else []
-        out.append(LabelledRun(run, ", ".join(words)))
+        out[", ".join(words)] = run
     return out
 
 

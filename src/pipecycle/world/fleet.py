@@ -8,9 +8,21 @@ import numpy as np
 from attrs import define, field
 from numpy.typing import ArrayLike, NDArray
 
-from pipecycle.errors import BusyError, EnergyError, InputError, shown
+from pipecycle.errors import BusyError, EnergyError, InputError
 from pipecycle.world.columns import Column
-from pipecycle.world.energy import UNIT, Costs, Quanta, at, each, per_client, quanta, quanta_per_client, show, uniform
+from pipecycle.world.energy import (
+    UNIT,
+    Costs,
+    Quanta,
+    at,
+    each,
+    figures,
+    per_client,
+    quanta,
+    quanta_per_client,
+    show,
+    uniform,
+)
 from pipecycle.world.streams import Ints, merged
 
 Payload = Literal["update", "logits"]
@@ -29,6 +41,9 @@ _NO_SENDING_AT_ONCE = _NO_SENDING.copy()
 _NO_SENDING_AT_ONCE[[UNSENT | ACTED, HOLDING | ACTED]] = False
 _NOBODY: Ints = np.empty(0, np.int64)
 _PIECE = 1 << 15  # batteries that are gone through at a time: few enough to stay in cache
+
+Due = dict[int, list[tuple[Ints, Ints]]]
+"""Clients and their sessions by slot."""
 
 
 @define
@@ -86,15 +101,20 @@ class Fleet:
     ) -> None:
         costs = costs or Costs()
         self.clients = clients
-        self.length = uniform(_per_client(session, clients, "session"))
-        self.capacity = uniform(quanta_per_client(capacity, clients, "capacity"))
-        self.samples: Ints | None = None if samples is None else _samples(samples, clients)
-        self.step = uniform(quanta_per_client(costs.step, clients, "cost of a step"))
-        self.to_hub = uniform(quanta_per_client(costs.to_hub, clients, "cost to the hub"))
-        self.to_server = uniform(quanta_per_client(costs.to_server, clients, "cost to the server"))
+        lengths = figures(session, "session", "a whole number of at least 1 slot", 1, np.inf, whole=True)
+        self.length = per_client(lengths.astype(np.int64), clients, "session")
+        self.capacity = quanta_per_client(capacity, clients, "capacity")
+        self.samples: Ints | None = None
+        if samples is not None:
+            needs = "a whole number of at least 1 per client"
+            counts = figures(samples, "samples", needs, 1, np.inf, whole=True)
+            self.samples = each(counts, clients, "samples").astype(np.int64)
+        self.step = quanta_per_client(costs.step, clients, "cost of a step")
+        self.to_hub = quanta_per_client(costs.to_hub, clients, "cost to the hub")
+        self.to_server = quanta_per_client(costs.to_server, clients, "cost to the server")
         self.steps = uniform(self.step * self.length)  # all of a session
         self.to_train = self.steps
-        self.initial = uniform(quanta_per_client(initial, clients, "initial"))
+        self.initial = quanta_per_client(initial, clients, "initial")
         if np.any(self.initial > self.capacity):
             most, held = int(np.max(self.initial)), int(np.min(self.capacity))
             raise InputError(f"initial = {show(most)}: needs at most the battery's capacity of {show(held)}")
@@ -120,7 +140,7 @@ class Fleet:
         self._working: Quanta = self.step
         self._burn: Ints = np.zeros(clients, np.int64)  # which of the two each client is at
         self._burning = 0  # quanta of all training steps of a slot
-        self._ends: dict[int, list[tuple[Ints, Ints]]] = {}
+        self._ends: Due = {}
         self._acted = False  # has anybody, in this slot?
         self._checked: Quanta = self.to_train  # the last `need` that was found to last through a session
         self._pieces = [slice(first, first + _PIECE) for first in range(0, clients, _PIECE)]
@@ -237,7 +257,7 @@ class Fleet:
         self._state[clients] = TRAINING
         self._burn[clients] = at(self._working, clients)
         self._burning += self._steps(clients)
-        self._schedule_ends(clients, sessions)
+        self._under_way(clients, sessions)
         return sessions
 
     def send(self, clients: Ints, to: Receiver, *, ratio: float = 1.0, last_step: bool = False) -> Ints:
@@ -329,14 +349,11 @@ class Fleet:
             return self.step * len(clients)
         return int(self.step[clients].sum())
 
-    def _schedule_ends(self, clients: Ints, sessions: Ints) -> None:
+    def _under_way(self, clients: Ints, sessions: Ints) -> None:
         if isinstance(self.length, int):
             self._ends.setdefault(self.slot + self.length - 1, []).append((clients, sessions))
-            return
-        lengths = self.length[clients]
-        for length in np.unique(lengths).tolist():
-            mine = lengths == length
-            self._ends.setdefault(self.slot + length - 1, []).append((clients[mine], sessions[mine]))
+        else:
+            deal(self._ends, self.slot + self.length[clients] - 1, clients, sessions)
 
     def _pay(self) -> None:
         """Everybody's costs of a slot, apart from transmissions."""
@@ -378,21 +395,8 @@ class Fleet:
         )
 
 
-def _per_client(value: ArrayLike, clients: int, name: str) -> Quanta:
-    lengths = _whole(value, f"{name} = {shown(value)}: needs a whole number of at least 1 slot")
-    return per_client(int(lengths) if lengths.ndim == 0 else lengths.astype(np.int64), clients, name)
-
-
-def _samples(value: ArrayLike, clients: int) -> Ints:
-    counts = _whole(value, f"samples = {shown(value)}: needs a whole number of at least 1 per client")
-    return each(counts, clients, "samples").astype(np.int64)
-
-
-def _whole(value: ArrayLike, otherwise: str) -> Ints:
-    try:
-        counts = np.asarray(value)
-    except ValueError:  # rows of different lengths
-        raise InputError(otherwise) from None
-    if not np.issubdtype(counts.dtype, np.integer) or (counts < 1).any():
-        raise InputError(otherwise)
-    return counts
+def deal(due: Due, slots: Ints, clients: Ints, sessions: Ints) -> None:
+    """Write each session down for its slot."""
+    for slot in np.unique(slots).tolist():
+        mine = slots == slot
+        due.setdefault(slot, []).append((clients[mine], sessions[mine]))

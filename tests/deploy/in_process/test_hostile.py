@@ -18,6 +18,7 @@ from flwr.clientapp import ClientApp
 
 from pipecycle.deploy import with_battery
 from pipecycle.deploy.server.model import foreign
+from pipecycle.deploy.wire.arrays import write_arrays
 from pipecycle.schedule.schedule import Status
 from pipecycle.world.energy import UNIT
 
@@ -397,6 +398,27 @@ def test_an_update_that_would_outweigh_all_others(federation: Federation, bound:
     assert set(attacked.driver.refused) == ({"norm"} if bound else set())
     last = attacked.made[attacked.driver.lineage.published]
     assert (float(last.abs().max()) < 3) == bool(bound)
+
+
+@pytest.mark.parametrize(("usual", "outweighs"), [(1e-3, True), (0.0, False)])
+def test_the_size_of_an_update_is_that_of_its_weights(federation: Federation, usual: float, outweighs: bool) -> None:
+    """A counter among them, such as a batch normalisation's, does not hide how far they go; and where most clients find
+    nothing to learn, one that does is no attacker."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        arrays = {name: array.numpy().copy() for name, array in message.content["arrays"].items()}
+        config = message.content["config"]
+        odd = context.node_config["partition-id"] == HOSTILE and config["server-round"] > 2
+        arrays["w"] += np.float32(1.0 if odd else usual)
+        arrays["seen"] += config["local-steps"]
+        return Message(RecordDict({"arrays": write_arrays(arrays)}), reply_to=message)
+
+    learning = foreign({"w": np.zeros(3, np.float32), "seen": np.zeros((), np.int64)}, None)
+    live = run(federation, lambda client, message, now: None, app=with_battery(app), learning=learning)
+    assert live.driver.fleet.asked[HOSTILE] > 2
+    assert set(live.driver.refused) == ({"norm"} if outweighs else set())
 
 
 def test_an_array_that_is_longer_than_it_says_is_not_read(federation: Federation) -> None:

@@ -119,6 +119,8 @@ def test_keys_that_are_not_ours_are_the_users_own() -> None:
     with pytest.raises(InputError, match="local-epochs"):
         settings_of(context)
     assert settings_of(Context(1, 1, {}, RecordDict(), {}), RunSettings(slots=9)).slots == 9
+    own = Context(1, 1, {}, RecordDict(), {"device": "cuda:7", "lr": "warm-up", "clients": 10, "policy": "greedy"})
+    assert settings_of(own, RunSettings(slots=9), strict=False) == RunSettings(slots=9)
 
 
 def test_levels_never_below_zero_with_a_forecast_that_is_far_off(federation: Federation) -> None:

@@ -19,8 +19,8 @@ import psutil
 from attrs import define, field
 
 from pipecycle.deploy.local.certificates import Authority, make_authority, make_node_key
-from pipecycle.deploy.local.loopback import HOST, Failed, answers, environment, free_port, program
-from pipecycle.deploy.local.processes import Descendants, adopt, kill_family, start_guard
+from pipecycle.deploy.local.loopback import HOST, Failed, answers, environment, free_port, program, supernode
+from pipecycle.deploy.local.processes import MARK, end, kill_family, members, start_guard
 from pipecycle.errors import InputError
 from pipecycle.files import make_folder, write
 from pipecycle.runs.config import toml
@@ -50,18 +50,16 @@ class Federation:
     port: int = 0
     link: subprocess.Popen[bytes] | None = None
     nodes: dict[int, subprocess.Popen[bytes]] = field(factory=dict)
+    registered: set[int] = field(factory=set)
     run: str = ""
     guard: subprocess.Popen[bytes] | None = None
-    descendants: Descendants = field(factory=lambda: Descendants(os.getpid()))
 
     def __enter__(self) -> Federation:
         """Start the SuperLink; nodes follow one by one with `start_node`."""
         self.folder = self.folder.absolute()
         self._claim()
         try:
-            adopt()
-            self.guard = start_guard(os.getpid())
-            self.descendants.spared.add(self.guard.pid)
+            self.guard = start_guard(self.folder)
             self.start_link()
         except BaseException:
             self.stop()
@@ -86,7 +84,7 @@ class Federation:
         if self.tls and not authority.lasts:  # nobody else has a copy of them
             make_authority(authority.folder)
         self.port = self.port or free_port()
-        command = ["flower-superlink", "--host", HOST, "--port", str(self.port)]
+        command = [program("flower-superlink"), "--host", HOST, "--port", str(self.port)]
         command += ["--database", str(self.folder / "superlink.db")]
         connection: dict[str, bool | str] = {"address": f"{HOST}:{self.port}"}
         if self.tls:
@@ -111,13 +109,9 @@ class Federation:
             time.sleep(0.1)
         folder = make_folder(self.folder / "nodes" / str(number))
         write(folder / "node.toml", lines(settings))
-        command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}"]
-        command += ["--host", HOST, "--port", str(free_port()), "--node-config", str(folder / "node.toml")]
         if self.tls:
-            command += ["--root-certificates", str(root or self.authority.root)]
-            command += ["--auth-supernode-private-key", str(key or self._registered(number))]
-        else:
-            command += ["--insecure"]
+            root, key = root or self.authority.root, key or self._registered(number)
+        command = supernode(f"{HOST}:{self.port}", folder / "node.toml", root, key)
         pause = max(0.2, self.expected / LOOKS)
         self.nodes[number] = self._start(f"node-{number}", command, FLWR_SUPEREXEC_TASK_POLL_INTERVAL=f"{pause:g}")
         self._note()
@@ -125,11 +119,9 @@ class Federation:
     def _registered(self, number: int) -> Path:
         """The node's key, known to the SuperLink from now on."""
         key = make_node_key(self.authority.folder, number)
-        known = self.folder / "registered.json"
-        registered: list[int] = json.loads(known.read_text()) if known.exists() else []
-        if number not in registered:
+        if number not in self.registered:
             self.flwr("supernode", "register", f"{key}.pub", NAME)
-            write(known, json.dumps([*registered, number]))
+            self.registered.add(number)
         return key
 
     def _start(self, name: str, command: Sequence[str], **switches: str) -> subprocess.Popen[bytes]:
@@ -138,18 +130,15 @@ class Federation:
         with path.open("ab") as log:
             log.write(f"\n--- {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n".encode())
             log.flush()
-            started = subprocess.Popen(
-                [program(command[0]), *command[1:]],
-                env={**environment(self.folder / "home"), **switches},
+            return subprocess.Popen(
+                command,
+                env={**environment(self.folder / "home"), **switches, MARK: str(self.folder)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,
                 start_new_session=True,  # a Ctrl-C at the terminal reaches us alone
             )
-        self.descendants.awaited.add(started.pid)
-        self.descendants.look()
-        return started
 
     def _wait_for_link(self, seconds: float = 60.0) -> None:
         """Until /health answers."""
@@ -222,23 +211,24 @@ class Federation:
         ended = {name: process.poll() for name, process in parts.items() if process is not None}
         return {name: code for name, code in ended.items() if code is not None}
 
-    def watch(self) -> bool:
-        """Note which processes there are, about once a second; whether the ServerApp's is among them."""
-        with suppress(psutil.Error):  # one has just ended
-            return any(process.name() == "flwr-serverapp" for process in self.descendants.look())
-        return True
+    @property
+    def serving(self) -> bool:
+        """Whether the ServerApp's process runs."""
+        for process in members(self.folder):
+            with suppress(psutil.Error):  # it has just ended
+                if process.name() == "flwr-serverapp":
+                    return True
+        return False
 
     def stop(self) -> None:
         """Stop everything; a second Ctrl-C kills instead of waiting, and leaves nothing behind either."""
         with undisturbed() as asked_again:
-            self.descendants.look()
             if self.link is not None:  # first and at once: a server that saw its nodes go would count them as lost
                 kill_family(self.link.pid)
-            self.descendants.end(hurry=asked_again.is_set)
+            end(self.folder, hurry=asked_again.is_set)
             for started in [self.link, *self.nodes.values()]:
                 if started is not None:
                     started.wait()
-            self.descendants.look()
             self.nodes, self.link = {}, None
             if self.guard is not None:
                 self.guard.communicate()  # closes its input, which ends it
@@ -250,7 +240,7 @@ class Federation:
         make_folder(self.folder)
         if (running := status(self.folder)) is not None:
             raise InputError(f"{self.folder}: a federation runs there already (process {running['pid']})")
-        for stale in ("superlink.db", "superlink.db-wal", "superlink.db-shm", "registered.json"):
+        for stale in ("superlink.db", "superlink.db-wal", "superlink.db-shm"):
             (self.folder / stale).unlink(missing_ok=True)
         self._note()
 

@@ -16,7 +16,7 @@ from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.timing import Timer
 from pipecycle.deploy.wire.packing import pack, unpack
 from pipecycle.deploy.wire.protocol import HELLO, MOST_SAMPLES, OURS, WAIT, Order, Reply
-from pipecycle.deploy.wire.settings import RunSettings, ours
+from pipecycle.deploy.wire.settings import MARKS, RunSettings, ours
 from pipecycle.errors import InputError
 from pipecycle.world.energy import quanta, show
 
@@ -56,7 +56,7 @@ def attend(
 def settings_of(context: Context, defaults: RunSettings | None = None, *, strict: bool = True) -> RunSettings:
     """The run's settings: Flower's run configuration over the app's own defaults."""
     base = {} if defaults is None else defaults.flat()
-    return RunSettings.of({**base, **ours(context.run_config, strict=strict)}, strict=strict)
+    return RunSettings.of({**base, **ours(context.run_config, strict=strict, marks=MARKS)}, strict=strict)
 
 
 class Node:

@@ -280,7 +280,7 @@ class LiveFleet(Fleet):
         schedule = deepcopy(schedule)  # its columns are the fleet's and the lineage's, which grow
         return attrs.evolve(schedule, sessions=attrs.evolve(schedule.sessions, end=end, status=status, spent=spent))
 
-    def _schedule_ends(self, clients: Ints, sessions: Ints) -> None:
+    def _under_way(self, clients: Ints, sessions: Ints) -> None:
         """Replies end sessions, not the clock."""
 
     def _samples_by_client(self) -> Ints | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import isfinite
+from math import hypot, isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,11 @@ class Model:
     def vector(self, record: object) -> Tensor:
         """A node's weights as a vector; refused unless they have the model's form and are finite."""
         return joined(read_arrays(record, self.form, "arrays"))
+
+    def norm(self, update: Tensor) -> float:
+        """The size of an update.  Whole numbers are no part of it: they count, and would hide how far weights go."""
+        parts = zip(update.split([prod(shape) for shape, _ in self.form.values()]), self.form.values(), strict=True)
+        return hypot(*(float(part.norm()) for part, (_, kind) in parts if kind.kind == "f"))
 
     def logits(self, record: object) -> tuple[Tensor, Tensor]:
         """A node's logit sums and counts by label."""

@@ -140,13 +140,13 @@ class Replies:
         update = self.model.vector(content.get("arrays")) - self.weights.version(session.reference)
         if not bool(torch.isfinite(update).all()):
             raise Refused("arrays", "the update is not finite")
-        self._check_norm(float(update.norm()))
+        self._check_norm(self.model.norm(update))
         self.weights.received(number, update)
 
     def _check_norm(self, norm: float) -> None:
         """No update may outweigh all others by its size alone."""
         bound = self.run.norm_bound
-        if bound and len(self.norms) >= ENOUGH and norm > (most := bound * median(self.norms)):
+        if bound and len(self.norms) >= ENOUGH and norm > (most := bound * median(self.norms)) > 0:
             raise Refused("norm", f"{norm:.3g}, needs at most {most:.3g}, {bound:g} times the median of the latest")
         self.norms.append(norm)
 

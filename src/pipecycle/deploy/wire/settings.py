@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import cache, lru_cache
 from math import ceil, isfinite
 from pathlib import Path
@@ -33,14 +33,17 @@ FOREIGN = ("num-partitions",)
 """Keys that Flower's engines add by themselves."""
 PREFIX = "pipecycle."
 """Of our keys beside those of a user's own app: a table `pipecycle` in TOML."""
+MARKS = frozenset({"policy-settings", "slots", "slot-seconds"})
+"""Names that are hardly anybody else's: a run's settings from before there was a prefix have one of them."""
 
 
-def ours(values: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
+def ours(values: Mapping[str, Any], *, strict: bool = True, marks: Set[str] = frozenset()) -> dict[str, Any]:
     """Our keys of a configuration, without the prefix.  In a user's own app (not `strict`) only keys that carry the
-    prefix are ours, except in configurations from before there was one, in which no key carries it."""
+    prefix are ours, except in configurations from before there was one, in which no key carries it; they have one of
+    the `marks`, if any are given."""
     prefixed = {key.removeprefix(PREFIX): value for key, value in values.items() if key.startswith(PREFIX)}
     plain = {key: value for key, value in values.items() if not key.startswith(PREFIX)}
-    if strict or not prefixed:
+    if strict or (not prefixed and (not marks or plain.keys() & marks)):
         return {**plain, **prefixed}
     return {**{key: value for key, value in plain.items() if key == "partition-id"}, **prefixed}
 

@@ -71,7 +71,9 @@
 
   const SAID = {
     running: (now) =>
-      now.total ? `Training: ${count(now.done)} of ${count(now.total)} steps.` : "Loading the data and planning.",
+      now.total
+        ? `Training: ${count(now.done)} of ${count(now.total)} steps.`
+        : now.note || "Loading the data and planning.",
     stopping: () => "Stopping; what has been trained is being saved.",
     finished: (now) => `Finished: in ${now.runs.map((run) => run.folder).join(" and ")}.`,
     stopped: (now) =>
