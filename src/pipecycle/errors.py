@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import site
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -60,7 +62,21 @@ def own_code(error: BaseException) -> Place | None:
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if _is_own(frame.filename):
             return Place(_short(frame.filename), frame.lineno or 0, frame.name)
-    return None if error.__cause__ is None else own_code(error.__cause__)
+    if error.__cause__ is not None:
+        return own_code(error.__cause__)
+    return _home(type(error.obj)) if isinstance(error, AttributeError) else None
+
+
+def _home(kind: type) -> Place | None:
+    """Where a user's own class begins: one that forgot to set an attribute fails in what it inherits from us."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    if file is None or not _is_own(file):
+        return None
+    try:
+        line = inspect.getsourcelines(kind)[1]
+    except (OSError, TypeError, SyntaxError):
+        line = 0
+    return Place(_short(file), line, kind.__name__)
 
 
 def sentence(error: BaseException) -> str:
