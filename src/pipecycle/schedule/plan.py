@@ -151,7 +151,9 @@ class Planning:
         try:
             verify_energy(made)
         except InputError as error:
-            raise InputError(f"policy {type(self.policy).__name__}: has changed what only the fleet may ({error})") from None
+            raise InputError(
+                f"policy {type(self.policy).__name__}: has changed what only the fleet may ({error})"
+            ) from None
         return made
 
     def _samples(self, sessions: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]] | None:
