@@ -162,10 +162,10 @@ def _users_fault(error: BaseException, given: Sequence[str]) -> str | None:
     if own_code(error) is not None:
         return f"{sentence(error)} (--debug shows the traceback)"
     if isinstance(error, OSError) and error.strerror:
-        if error.filename is None and not isinstance(error, FileNotFoundError):
+        where = "the working directory" if isinstance(error, FileNotFoundError) else "standard output"
+        if error.filename is None:
             _give_up_stdout()  # it may be what cannot be written
-            return f"standard output: {reason(error)}"
-        return f"{error.filename or 'the working directory'}: {reason(error)}"
+        return f"{error.filename or where}: {reason(error)}"
     if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error):
         return f"not enough memory: {shown(str(error) or 'smaller numbers may fit', LONGEST)}"
     return None
@@ -202,7 +202,7 @@ def _open_streams() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w"))
+            setattr(sys, name, Path(os.devnull).open("w"))
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
