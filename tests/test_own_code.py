@@ -51,6 +51,7 @@ MODULES = {
     "import 3": "broken.py, line 1: SyntaxError",
     "raise RuntimeError('x')": "broken.py, line 1: RuntimeError: x",
     "import sys; sys.exit()": "broken.py, line 1: it ends the program",
+    "raise GeneratorExit('x')": "broken.py, line 1: GeneratorExit: x",
     "import nothing_like_this": "No module named 'nothing_like_this'",
     "import abc\nclass Policy(abc.ABC):\n  name, grouping = 'x', None\n  @abc.abstractmethod\n  def setup(self, world): ...\n"
     "  decide = collect = setup": "is abstract, needs collect, decide, setup",
