@@ -58,7 +58,10 @@ FLAGS: dict[str, tuple[str, tuple[str, ...]]] = {
             "clearsky:91", "clearsky:nan", "clearsky:40,days=0..5", "clearsky:40,days=x", "always:3", "[/]",
         ),
     ),
-    "plan pipecycle --out": ("", ("no/such/folder.npz", "{files}", "{files}/sun.csv/x.npz", "n" * 300 + ".npz", "{files}/pipe")),
+    "plan pipecycle --out": (
+        "",
+        ("no/such/folder.npz", "{files}", "{files}/sun.csv/x.npz", "n" * 300 + ".npz", "{files}/pipe"),
+    ),
     "plan --config": (
         "",
         tuple(

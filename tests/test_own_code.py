@@ -53,7 +53,8 @@ MODULES = {
     "import sys; sys.exit()": "broken.py, line 1: it ends the program",
     "raise GeneratorExit('x')": "broken.py, line 1: GeneratorExit: x",
     "import nothing_like_this": "No module named 'nothing_like_this'",
-    "import abc\nclass Policy(abc.ABC):\n  name, grouping = 'x', None\n  @abc.abstractmethod\n  def setup(self, world): ...\n"
+    "import abc\nclass Policy(abc.ABC):\n  name, grouping = 'x', None\n"
+    "  @abc.abstractmethod\n  def setup(self, world): ...\n"
     "  decide = collect = setup": "is abstract, needs collect, decide, setup",
     "class Policy: pass": "needs to be a class with name, grouping, setup, decide, collect",
     "from pipecycle.policies import FedAvg\nclass Policy(FedAvg):\n  name = 5": "the name of policy",

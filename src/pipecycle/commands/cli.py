@@ -202,7 +202,7 @@ def _open_streams() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w"))
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (it stays open)
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 

@@ -64,8 +64,9 @@ def _missing(policy: Any) -> list[str]:
 
 def check_methods(kind: type, what: str) -> None:
     """Refuse a class whose methods are not called as those of a policy are."""
-    if inspect.isabstract(kind):
-        raise InputError(f"{what}: is abstract, needs {', '.join(sorted(kind.__abstractmethods__))}")
+    abstract = getattr(kind, "__abstractmethods__", ())
+    if abstract:
+        raise InputError(f"{what}: is abstract, needs {', '.join(sorted(abstract))}")
     for name, takes in TAKES.items():
         method = inspect.getattr_static(kind, name, None)
         if inspect.isfunction(method):

@@ -160,9 +160,8 @@ class Planning:
         try:
             verify_energy(made)
         except InputError as error:
-            raise InputError(
-                f"policy {type(self.policy).__name__}: has changed what only the fleet may ({error})"
-            ) from None
+            name = type(self.policy).__name__
+            raise InputError(f"policy {name}: has changed what only the fleet may ({error})") from None
         return made
 
     def _samples(self, sessions: Ints) -> Ints | None:
