@@ -37,7 +37,7 @@ def test_a_short_file_is_enough(tmp_path: Path) -> None:
         ('[policy]\nname = "fedavgg"\n', "did you mean 'fedavg'"),
         ("[policy]\ngroup = 3\n", "did you mean 'groups'"),
         ("[wrld]\nslots = 3\n", "did you mean 'world'"),
-        ("[world]\nslot = 3\n", "world.slot: unknown, did you mean 'slots'"),
+        ("[world]\nslot = 3\n", "world.slot: unknown, did you mean 'world.slots'"),
         ("[world]\nslots = 2.5\n", "world.slots = 2.5: needs a whole number"),
         ("[world]\nslots = true\n", "world.slots = True: needs a whole number"),
         ('[world]\nslots = "many"\n', "world.slots = many: needs a whole number"),

@@ -114,6 +114,7 @@ def test_a_setting_for_all_that_have_it() -> None:
         ("pipecycle pipecycle(groups=5)", "two of them are the same"),
         ("fedavg{trial=3}", "a trial is for all policies"),
         ("fedavg{lr=3}", "did you mean 'train.lr'?"),
+        ("fedavg{train.lrr=3}", "train.lrr: unknown, did you mean 'train.lr'?"),  # `lr` alone would be refused
         ("fedavg --delta 0.3 --set harvest=always", "--delta 0.3 and --set harvest=always: give one of them, not both"),
         ("fedavg --slots 300 --set world.slots=200", "--slots 300 and --set world.slots=200: give one of them"),
         ("fedavg --set epoch=3 --set epoch=4", "epoch is set twice"),

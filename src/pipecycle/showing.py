@@ -6,10 +6,11 @@ when it is imported (`drawn_by`)."""
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from matplotlib.figure import Figure
 
 
@@ -22,7 +23,7 @@ class Drawing(Protocol):
 
     def plot(self, shown: Any, kind: str | None) -> Figure: ...
 
-    def report(self, shown: Any, path: Path, target: float | None) -> Path: ...
+    def report(self, shown: Any, path: str | Path, target: float | None) -> Path: ...
 
 
 class Text(str):
@@ -50,7 +51,7 @@ class Shown:
     def report(self, path: str | Path = "report.html", target: float | None = None) -> Path:
         """Write one self-contained HTML page and return its path.  `target` is the accuracy in percent to ask the
         energy for, by default nine tenths of the best."""
-        return _drawing().report(self, Path(path), target)
+        return _drawing().report(self, path, target)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

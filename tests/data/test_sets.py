@@ -80,6 +80,12 @@ def test_npz_and_task(tmp_path: Path) -> None:
     assert load(task) is task
 
 
+def test_arrays_are_no_data_by_themselves() -> None:
+    arrays = (np.zeros((4, 2)), np.zeros(4, int), np.zeros((2, 2)), np.zeros(2, int))
+    with pytest.raises(InputError, match=r"data = a tuple: needs a name, an .npz file or Task\(x_train, y_train"):
+        load(arrays)  # type: ignore[arg-type]
+
+
 def test_neither_name_nor_file() -> None:
     with pytest.raises(
         InputError, match=r"data = 'mnist': needs one of digits, fashion-mnist, cifar10 or a \.npz file"

@@ -172,12 +172,12 @@ def _table(rows: list[dict[str, Any]], base: Config, when: str) -> Table:
     judged = "" if base.look.on is None else f" on {base.look.on} samples"
     where = when if base.world.budget is None else when.replace("the budget", f"{number(base.world.budget)} units")
     about = (
-        f"Accuracy in percent {where}{judged}: mean ± deviation over trials. To the best: paired difference with its "
+        f"Accuracy in percent{judged} {where}: mean ± deviation over trials. To the best: paired difference with its "
         f"95 % interval (none if it is equal in all trials). To {goal:g} %: units and slots to reach it; (1 of 3) if "
         f"only some trials did. Energy: {' / '.join(parts.values())}. Waste: sessions whose update was not used."
     )
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=about, caption_justify="left")
-    table.add_column("scheduler", no_wrap=True)
+    table.add_column("scheduler")  # a long name takes more lines, so that no figure is cut
     for head in ("accuracy", "to the best", f"to {goal:g} %", "slots", "energy %", "waste"):
         table.add_column(head, justify="right", no_wrap=True)
     for row in sorted(rows, key=lambda row: -(row["accuracy"] or 0.0)):

@@ -20,6 +20,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from pipecycle.commands.fields import among
 from pipecycle.data.cache import root
 from pipecycle.data.catalogue import CATALOGUE, find
 from pipecycle.data.exchange import kind, save
@@ -38,7 +39,7 @@ app = typer.Typer(help="Data sets and their splits over clients.", no_args_is_he
 
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(CATALOGUE)}.")],
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(CATALOGUE)}.", autocompletion=among(CATALOGUE))],
     source: Annotated[
         str | None, typer.Option("--from", metavar="DIR_OR_URL", help="A folder, an archive or an address.")
     ] = None,
@@ -81,7 +82,7 @@ def list_() -> None:
 
 @app.command("split")
 def split_(
-    data: Annotated[str, typer.Argument(help="A set's name or a .npz file.")],
+    data: Annotated[str, typer.Argument(help="A set's name or a .npz file.", autocompletion=among(CATALOGUE, ".npz"))],
     clients: Annotated[int, typer.Option(help="How many clients share it.")] = 100,
     alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration; without it the split is IID.")] = None,
     samples: Annotated[int | None, typer.Option(help="Per client; default min(300, train // clients).")] = None,

@@ -36,7 +36,7 @@ def among(names: Iterable[str], *endings: str) -> Callable[[str], list[str]]:
 OTHERS = {
     "policy.groups": (int, "Concurrent groups G, for policies that have groups. \\[default: 2]"),
     "delta": (float, "Charging probability per slot. \\[default: 0.5]"),
-    "harvest": (str, f"Instead of --delta: RATE, {FORMS}."),
+    "harvest": (str, "Instead of --delta: RATE, " + re.sub(r"\[.*?\]", "[,...]", FORMS) + " (docs/energy.md)."),
 }
 """Options that are not just a field: type and help."""
 WORDS = {"alpha": "iid"}

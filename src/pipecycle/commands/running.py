@@ -118,8 +118,10 @@ def folder_name(config: Config) -> str:
 def _prepared(config: Config) -> Schedule:
     """The plan; what the data or the model do not allow is said before time is spent on it."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    shares_of(config)
-    model_of(config)
+    with progress() as bar:
+        bar.add_task("reading the data and the model", total=None)
+        shares_of(config)
+        model_of(config)
     return planned(config)
 
 

@@ -29,6 +29,10 @@ def load(source: str | Path | Task, scale: str | None = None) -> Task:
         if scale is not None:
             raise InputError(f"scale = {scale}: the samples of a Task are scaled already, needs Task(..., scale=)")
         return source
+    if not isinstance(source, str | Path):
+        raise InputError(
+            f"data = a {type(source).__name__}: needs a name, an .npz file or Task(x_train, y_train, x_test, y_test)"
+        )
     if source in CATALOGUE:
         entry = CATALOGUE[str(source)]
         how = named_scale(scale, USUAL[entry.name])

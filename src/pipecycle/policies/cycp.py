@@ -4,7 +4,8 @@ Greedy sessions as in FedAvg, but a finished client keeps its update until it is
 clients passed over at an earlier pick go first.  Updates are added to the current model however old their
 reference is; that is what breaks it for many groups.  `step` is our remedy and off by default; the lag that counts
 is the largest in the group.  Where links fail, the star is drawn from the members that reach the server; if none does,
-all keep their updates and go first in a later round; if the star's upload is lost, so are the updates that it had.
+all keep their updates, and the group-round is tried again in the slots that follow, with a group drawn anew; if the
+star's upload is lost, so are the updates that it had.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ class CyCP:
         self.cap = self.group_cap or max(1, world.clients // self.groups)
         self.passed_over = np.zeros(world.clients, bool)
         self.steps = rule(self.step, self.groups)
+        self.late = False  # a group-round is due in which nobody has reached the server yet
 
     def decide(self, slot: int) -> None:
-        if slot % self.period == self.period - 1:
+        if slot % self.period == self.period - 1 or self.late:
             members = self.pick(slot, self.fleet.unsent(self.fleet.to_report))
-            if len(members):
-                self.aggregate(slot, members)
+            self.late = len(members) > 0 and not self.aggregate(slot, members)
         ready = self.fleet.free(self.fleet.to_train)
         if len(ready):
             self.fleet.start(ready, self.lineage.published)
@@ -69,12 +70,14 @@ class CyCP:
         self.passed_over[members] = False
         return members
 
-    def aggregate(self, slot: int, members: Ints) -> None:
+    def aggregate(self, slot: int, members: Ints) -> bool:
+        """False if nobody reaches the server."""
         stars = self.fleet.reaching(members, "server")
         if not len(stars):
             self.passed_over[members] = True
-            return
+            return False
         through_star(self.world, self.steps, members, self.draw("star", slot).choice(stars))
+        return True
 
     def references(self) -> tuple[int, ...]:
         return ()

@@ -7,8 +7,8 @@ stays where it was trained until the next client can afford its session, so that
 `step` is ours and off by default; a chain's models are averaged, so that there is no step to shorten.
 
 Where links fail: a head that does not reach the server keeps its group's updates until it does; if its upload is lost,
-so are they.  In a chain a model that is lost on its way begins again as the server's, with the clients that are left,
-and one that has waited for `patience` slots to be uploaded is given up.
+so are they.  In a chain a model that is lost on its way, or with the client that was training it, begins again as the
+server's, with the clients that are left, and one that has waited for `patience` slots to be uploaded is given up.
 """
 
 from __future__ import annotations
@@ -171,8 +171,13 @@ class Chains:
             return
         cluster.holder = None
         if not arrived:
+            self.begin_again(cluster)
+
+    def begin_again(self, cluster: Cluster) -> None:
+        """The cluster's model is gone."""
+        if cluster.sessions:
             self.lineage.discard(cluster.model)
-            cluster.model, cluster.sessions = self.lineage.published, 0
+        cluster.model, cluster.sessions = self.lineage.published, 0
 
     def start(self, slot: int, cluster: Cluster) -> None:
         if slot < cluster.since:
@@ -203,7 +208,9 @@ class Chains:
                 cluster.model = self.lineage.mean(cluster.model, np.array([session]), kind=Kind.HANDOVER)
                 cluster.holder = cluster.order[cluster.place]
                 cluster.sessions += 1
-            elif session not in gone:
+            elif session in gone:
+                self.begin_again(cluster)
+            else:
                 continue
             cluster.training = None
             cluster.place += 1

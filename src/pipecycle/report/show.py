@@ -175,10 +175,11 @@ def _usual(what: What, groups: Sequence[Group]) -> str:
     return "accuracy" if any(group.curves for group in groups) else "energy_by_purpose"
 
 
-def report(what: What, path: Path, target: float | None = None) -> Path:
+def report(what: What, path: str | Path, target: float | None = None) -> Path:
     """Write the page."""
     from pipecycle.report.page import page
 
+    path = Path(path)
     check_target(target)
     check_page(path)
     writable(path)

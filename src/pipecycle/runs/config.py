@@ -232,7 +232,7 @@ class Config:
             raise InputError(f"{shown(key)}: {nearest(section, dict.fromkeys(['policy', *SECTIONS]))}")
         hints = _hints(SECTIONS[section])
         if name not in hints:
-            raise InputError(f"{shown(key)}: {nearest(name, hints)}")
+            raise InputError(f"{shown(key)}: {nearest(name, hints, section=f'{section}.')}")
         return section, name, hints[name]
 
 
