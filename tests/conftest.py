@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell's background job ignores Ctrl-C, and so would the commands that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m slow` and the like, modules without such a test are not imported: that would take longer than some."""
+    mark = config.getoption("markexpr")
+    if mark in ("slow", "chaos", "browser") and collection_path.suffix == ".py":
+        return f"mark.{mark}" not in collection_path.read_text() or None
+    return None
 
 
 @pytest.fixture

@@ -58,7 +58,10 @@ FLAGS: dict[str, tuple[str, tuple[str, ...]]] = {
             "clearsky:91", "clearsky:nan", "clearsky:40,days=0..5", "clearsky:40,days=x", "always:3", "[/]",
         ),
     ),
-    "plan pipecycle --out": ("", ("no/such/folder.npz", "{files}", "{files}/sun.csv/x.npz", "n" * 300 + ".npz")),
+    "plan pipecycle --out": (
+        "",
+        ("no/such/folder.npz", "{files}", "{files}/sun.csv/x.npz", "n" * 300 + ".npz", "{files}/pipe"),
+    ),
     "plan --config": (
         "",
         tuple(
@@ -218,6 +221,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "ragged.csv").write_text("0,1\n1,2,3\n")
     (home / "ten.csv").write_text("".join(f"{row},{','.join('1' * 10)}\n" for row in range(5)))
     (home / "noise.bin").write_bytes(np.random.default_rng(1).bytes(3000))
+    os.mkfifo(home / "pipe")
     (home / "noise.npz").write_bytes((home / "noise.bin").read_bytes())
     plan(build("pipecycle"), 0.5, clients=8, slots=60, session=5).save(home / "plan.npz")
     x, y = np.zeros((30, 4), np.float32), np.arange(30) % 3

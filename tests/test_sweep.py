@@ -224,20 +224,24 @@ def test_a_run_that_cannot_begin_refuses_the_whole_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_resumes_to_the_same_results(tmp_path: Path) -> None:
+def test_an_interrupted_sweep_says_from_where_it_resumes_and_ends_the_same(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(
-        "[base.world]\nclients = 10\nslots = 150\n[base.train]\nmodel = 'lenet'\n"
-        "[matrix]\npolicy = ['fedavg', 'pipecycle']\n"
+        "[base.world]\nclients = 10\nslots = 450\n[base.train]\nmodel = 'lenet'\n[base.look]\nevery = 30\n"
     )
-    assert sweep(tmp_path / "whole").returncode == 0
     running = process("sweep", "s.toml", "--out", "cut", "--device", "cpu", "--save-every", "0.05", cwd=tmp_path)
     until(lambda: list((tmp_path / "cut").glob("*/checkpoint/state.safetensors")), running)
     output, _ = end(running, signal.SIGINT)
     assert running.returncode == 130
     assert "run the same command again to resume" in output
-    assert sweep(tmp_path / "cut").returncode == 0
-    one, two = ((tmp_path / name / "results.csv").read_bytes() for name in ("whole", "cut"))
-    assert one == two
+    (metrics,) = (tmp_path / "cut").glob("*/metrics.csv")
+    reached = [line.partition(",")[0] for line in metrics.read_text().splitlines()[1:]]
+    resumed = sweep(tmp_path / "cut")
+    assert resumed.returncode == 0
+    assert f"Worker 1: 1 run resumes from slot {[0, *reached][-1]}." in resumed.stdout + resumed.stderr
+    quiet = read_sweep(tmp_path / "s.toml").folders(tmp_path / "whole")
+    train_folders(quiet, device="cpu")
+    results = pandas.read_parquet(tmp_path / "cut" / "results.parquet")
+    pandas.testing.assert_frame_equal(results, collect(quiet), check_exact=True)
 
 
 PARTS = """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import site
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -46,7 +48,21 @@ def own_code(error: BaseException) -> str | None:
         if _is_own(frame.filename):
             within = "" if frame.name.startswith("<") else f", in {frame.name}"
             return f"{_short(frame.filename)}, line {frame.lineno or 0}{within}"
-    return None if error.__cause__ is None else own_code(error.__cause__)
+    if error.__cause__ is not None:
+        return own_code(error.__cause__)
+    return _home(type(error.obj)) if isinstance(error, AttributeError) else None
+
+
+def _home(kind: type) -> str | None:
+    """Where a user's own class begins: one that forgot to set an attribute fails in what it inherits from us."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    if file is None or not _is_own(file):
+        return None
+    try:
+        line = inspect.getsourcelines(kind)[1]
+    except (OSError, TypeError, SyntaxError):
+        line = 0
+    return f"{_short(file)}, line {line}, in {kind.__name__}"
 
 
 def sentence(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,9 @@ def test_choosing_naming_and_sizing(call, make, tmp_path: Path) -> None:
     assert "\\begin{tabular*}{3.5in}" in table.stdout
     assert "Ours & " in table.stdout
     assert "PipeCycle+ " in call("tables", run, "--only", "energy").stdout
+    narrow = call("tables", run, "--only", "sessions", "--format", "latex", "--width", 2)
+    assert re.fullmatch(r"Sessions, fairness, lag and coverage: needs \d\.\d in, more than 2 in\.\n", narrow.stderr)
+    assert table.stderr == ""
     done = call("figures", run, "--out", tmp_path, "--only", "lag", "--width", 2, "--format", "png", "--json")
     assert json.loads(done.stdout)["files"] == [str(tmp_path / "lag.png")]
     assert int.from_bytes((tmp_path / "lag.png").read_bytes()[16:20], "big") == 600

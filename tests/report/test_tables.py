@@ -169,9 +169,13 @@ def test_a_table_is_no_wider_than_the_column_it_is_for(width: float, size: str) 
     assert size == "normalsize" or natural > width * 72.27  # it did not fit as it was
 
 
-def test_a_table_that_fits_in_no_type_says_so() -> None:
+def test_a_table_that_fits_in_no_type_says_so_and_overprints_nothing() -> None:
     text = latex([TextTable("Accuracy", *SIXTH)], 2.0)
     assert text.splitlines()[0] == "% Accuracy (needs the package booktabs); needs 3.0 in, more than 2 in"
+    # In a tabular* that is too narrow, LaTeX prints columns over one another: 504 and 480 would be 504480.
+    assert "tabular*" not in text
+    assert "{\\tiny\\setlength{\\tabcolsep}{2pt}%\n\\begin{tabular}{@{}lrrrrr@{}}\n" in text
+    assert text.endswith("\\bottomrule\n\\end{tabular}}\n")
 
 
 def test_a_number_is_not_torn_from_its_deviation() -> None:

@@ -130,7 +130,7 @@ def tables(
     LaTeX tables need the package booktabs.
 
     Example: pipecycle tables runs/* --only accuracy --format latex > accuracy.tex"""
-    from pipecycle.report.markup import latex, markdown
+    from pipecycle.report.markup import Fit, latex, markdown
 
     kind = "json" if as_json else kind
     if kind not in ("markdown", "latex", "json"):
@@ -146,6 +146,9 @@ def tables(
         print(json.dumps({"rows": summary_rows(named(groups, given) if given else groups, target)}))
     elif kind == "latex":
         print(latex(list(made.values()), width), end="")
+        for table in made.values():
+            if width is not None and (fit := Fit.of(table, width)).size is None:
+                screen(stderr=True).print(f"{table.title}: {fit.excess}.")
     else:
         print(markdown(list(made.values())), end="")
 

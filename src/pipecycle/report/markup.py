@@ -7,6 +7,8 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 
+from attrs import frozen
+
 from pipecycle.report.tables import TextTable
 
 WIDE = 60
@@ -38,7 +40,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def latex(tables: Sequence[TextTable], width: float | None = None) -> str:
     """Tabulars with the rules of booktabs; `width` in inches makes them as wide as a column, in the largest type that
-    fits.  A comment says so if none does."""
+    fits.  If none does, a table is as wide as it needs in the smallest, and a comment says so."""
     parts = []
     for table in tables:
         note = f"% {table.title} (needs the package booktabs)"
@@ -47,17 +49,41 @@ def latex(tables: Sequence[TextTable], width: float | None = None) -> str:
         kinds[0] = kinds[0].replace("r", "l")
         begin, head, end = f"\\begin{{tabular}}{{{''.join(kinds)}}}", _tex(table.head), "\\end{tabular}"
         if width is not None:
-            heads = [_wrapped(head, column) for head, *column in columns]
-            widths = [max(map(len, (*lines, *cells))) for lines, (_, *cells) in zip(heads, columns, strict=True)]
-            letters = sum(widths) + len(widths) - 1  # with room for one between two columns
-            size = next((size for size, points in SIZES.items() if letters * points <= width * 72.27), None)
-            note += "" if size else f"; needs {letters * SIZES['tiny'] / 72.27:.1f} in, more than {width:g} in"
-            begin = f"{{\\{size or 'tiny'}\\setlength{{\\tabcolsep}}{{0pt}}%\n\\begin{{tabular*}}{{{width:g}in}}"
-            begin += f"{{@{{\\extracolsep{{\\fill}}}}{''.join(kinds)}@{{}}}}"
-            head, end = _stacked(heads, kinds), "\\end{tabular*}}"
+            fit = Fit.of(table, width)
+            head = _stacked(fit.heads, kinds)
+            if fit.size is None:
+                note += f"; {fit.excess}"
+                begin = f"{{\\tiny\\setlength{{\\tabcolsep}}{{2pt}}%\n\\begin{{tabular}}{{@{{}}{''.join(kinds)}@{{}}}}"
+                end = "\\end{tabular}}"
+            else:
+                begin = f"{{\\{fit.size}\\setlength{{\\tabcolsep}}{{0pt}}%\n\\begin{{tabular*}}{{{width:g}in}}"
+                begin += f"{{@{{\\extracolsep{{\\fill}}}}{''.join(kinds)}@{{}}}}"
+                end = "\\end{tabular*}}"
         lines = [note, begin, "\\toprule", head, "\\midrule", *map(_tex, table.cells), "\\bottomrule", end]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
+
+
+@frozen
+class Fit:
+    """How a LaTeX table gets into a width."""
+
+    heads: Sequence[Sequence[str]]
+    """The lines of every head."""
+    size: str | None
+    """The largest type in which it fits; None if it fits in none."""
+    excess: str
+    """What to say if it fits in none."""
+
+    @staticmethod
+    def of(table: TextTable, width: float) -> Fit:
+        """`width` is in inches."""
+        columns = [*zip(table.head, *table.cells, strict=True)]
+        heads = [_wrapped(head, column) for head, *column in columns]
+        widths = [max(map(len, (*lines, *cells))) for lines, (_, *cells) in zip(heads, columns, strict=True)]
+        letters = sum(widths) + len(widths) - 1  # with room for one between two columns
+        size = next((size for size, points in SIZES.items() if letters * points <= width * 72.27), None)
+        return Fit(heads, size, f"needs {letters * SIZES['tiny'] / 72.27:.1f} in, more than {width:g} in")
 
 
 def html_table(table: TextTable, kinds: Mapping[str, str] | None = None) -> str:

@@ -48,35 +48,26 @@ def means(schedule: Schedule, slots: Sequence[int], groups: Sequence[list[int]])
 
     Nothing is trained from them and nothing is transmitted for them: the server holds these models anyway, except
     those still with a hub, which it would have to wait for."""
-    versions, count = schedule.versions, len(schedule.versions)
-    ids: list[int] = []
-    bases: list[list[int]] = []
-    made: list[int] = []
-    seen: list[int] = []
-    for slot, group in zip(slots, groups, strict=True):
-        if len(group) == 1:
-            ids.append(group[0])
-            continue
-        ids.append(count + len(bases))
-        bases.append(group)
-        made.append(slot - 1)
-        seen.append(schedule.publications.by(slot))
-    if not bases:
+    versions = schedule.versions
+    made = [(slot, group) for slot, group in zip(slots, groups, strict=True) if len(group) > 1]
+    new = iter(range(len(versions), len(versions) + len(made)))
+    ids = [next(new) if len(group) > 1 else group[0] for group in groups]
+    if not made:
         return schedule, ids
-    sizes = np.array([len(group) for group in bases])
+    sizes = np.array([len(group) for _, group in made])
 
     def longer(column: Ints, more: Sequence[float] | Ints) -> Ints:
         return np.concatenate([column, np.asarray(more).astype(column.dtype)])
 
-    none = np.zeros(len(bases), np.int64)
+    none = np.zeros(len(made), np.int64)
     extended = attrs.evolve(
         versions,
         kind=longer(versions.kind, none + int(Kind.MIXTURE)),
-        made=longer(versions.made, made),
-        seen=longer(versions.seen, seen),
+        made=longer(versions.made, [slot - 1 for slot, _ in made]),
+        seen=longer(versions.seen, [schedule.publications.by(slot) for slot, _ in made]),
         discarded=longer(versions.discarded, none),
         base_at=longer(versions.base_at, versions.base_at[-1] + np.cumsum(sizes)),
-        base=longer(versions.base, np.concatenate(bases)),
+        base=longer(versions.base, np.concatenate([group for _, group in made])),
         coefficient=longer(versions.coefficient, np.repeat(1.0 / sizes, sizes)),
         update_at=longer(versions.update_at, none + int(versions.update_at[-1])),
     )

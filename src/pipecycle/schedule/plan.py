@@ -12,10 +12,11 @@ from numpy.typing import ArrayLike
 
 from pipecycle.checks import at_least, some_clients, some_slots, some_units
 from pipecycle.errors import InputError, shown
-from pipecycle.policies.registry import build
+from pipecycle.policies.registry import build, check_policy
 from pipecycle.schedule.assemble import about, record
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.slots import steps
+from pipecycle.schedule.verify import verify_energy
 from pipecycle.world.contract import Policy, World
 from pipecycle.world.devices import Devices
 from pipecycle.world.devices_file import load
@@ -94,6 +95,7 @@ class Planning:
         fleet: Devices | str | Path | None = None,
         **usual: Any,
     ) -> None:
+        check_policy(policy)
         some_clients.of("clients", clients)
         some_slots.of("slots", slots)
         at_least(0).of("trial", trial)
@@ -154,7 +156,13 @@ class Planning:
             budget=self.budget,
             devices=self.devices,
         )
-        return record(meta, self.fleet, self.lineage)
+        made = record(meta, self.fleet, self.lineage)
+        try:
+            verify_energy(made)
+        except InputError as error:
+            name = type(self.policy).__name__
+            raise InputError(f"policy {name}: has changed what only the fleet may ({error})") from None
+        return made
 
     def _samples(self, sessions: Ints) -> Ints | None:
         samples = self.fleet.samples

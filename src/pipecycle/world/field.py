@@ -50,8 +50,6 @@ class FieldFleet(Fleet):
         self._checked = self.to_train
         self.links = links or Links()
         self.air = Air(self.links, clients, trial)
-        self.failures: list[tuple[int, Ints]] = []  # slot, sessions
-        self.given_up: list[tuple[Ints, Ints]] = []  # sessions, quanta each
         self._fails: Due = {}
         self._wasting = 0  # quanta that doomed sessions spend per slot
         self._fetches, self._idles = bool(np.any(self.download)), bool(np.any(self.idle))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NoReturn
 
 import numpy as np
-from attrs import define, field
+from attrs import define
 from numpy.typing import ArrayLike, NDArray
 
 from pipecycle.errors import BusyError, EnergyError, InputError
@@ -71,17 +71,6 @@ class Ledger:
         return self.harvested - self.overflowed - self.spent - self.idle - self.leaked
 
 
-@define
-class Launches:
-    """Sessions in the order of their ids, one row per call of `start`."""
-
-    slot: list[int] = field(factory=list)
-    count: list[int] = field(factory=list)
-    reference: list[int | Ints] = field(factory=list)
-    teacher: list[int] = field(factory=list)
-    payload: list[Payload] = field(factory=list)
-
-
 class Fleet:
     """Simulated batteries, one entry per client.
 
@@ -114,6 +103,7 @@ class Fleet:
         self.to_server = quanta_per_client(costs.to_server, clients, "cost to the server")
         self.steps = uniform(self.step * self.length)  # all of a session
         self.to_train = self.steps
+        self.download: Quanta = 0
         self.initial = quanta_per_client(initial, clients, "initial")
         if np.any(self.initial > self.capacity):
             most, held = int(np.max(self.initial)), int(np.min(self.capacity))
@@ -128,9 +118,12 @@ class Fleet:
         self.reference: Ints = np.zeros(clients, np.int64)  # the version that each one's last session started from
         self.overflow: Ints = np.zeros(clients, np.int64)
         self.ledger = Ledger(harvested=int(self.level.sum()))
-        self.slot, self.launches = -1, Launches()
+        self.slot = -1
         self.client = Column(np.int32)  # of every session
+        self.launches: list[tuple[int, int, int | Ints, int, Payload]] = []  # slot, count, reference, teacher, payload
         self.sent: list[tuple[int, Receiver, Ints, Quanta]] = []  # slot, receiver, sessions, quanta each
+        self.failures: list[tuple[int, Ints]] = []  # slot, sessions
+        self.given_up: list[tuple[Ints, Ints]] = []  # sessions, quanta each
         self.totals: list[Totals] = []  # of every slot that is over
         self.failed: Ints = _NOBODY  # sessions that broke off in this slot
 
@@ -182,6 +175,11 @@ class Fleet:
         self.totals.append((ledger.harvested, ledger.overflowed, ledger.training, ledger.to_hub, ledger.to_server))
 
     # Questions.
+
+    @property
+    def drained(self) -> Ints | None:
+        """Leaked and idled away, by client, where that happens."""
+        return None
 
     def eligible(self, need: Quanta) -> NDArray[np.bool_]:
         """For every client: nothing to do or to send, no action yet in this slot, and at least `need` stored."""
@@ -247,12 +245,7 @@ class Fleet:
         if np.count_nonzero(self._session[clients] != sessions):
             raise BusyError(f"slot {self.slot}: a client was started twice in one call")
         self.client.extend(clients)
-        launches = self.launches
-        launches.slot.append(self.slot)
-        launches.count.append(len(clients))
-        launches.reference.append(reference)
-        launches.teacher.append(teacher)
-        launches.payload.append(payload)
+        self.launches.append((self.slot, len(clients), reference, teacher, payload))
         self.reference[clients] = reference
         self._state[clients] = TRAINING
         self._burn[clients] = at(self._working, clients)
