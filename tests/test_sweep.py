@@ -70,7 +70,7 @@ def test_a_matrix_multiplies_what_a_policy_has(tmp_path: Path) -> None:
         ("[matrix]\npolicy = 'fedavg'\n", "matrix.policy = fedavg: needs a list"),
         ("[matrix]\npolicy = ['fedavgg']\n", "did you mean 'fedavg'"),
         ("[matrix]\n'train.speed' = [1]\n", "train.speed: unknown"),
-        ("[base.world]\nslot = 3\n", "did you mean 'slots'"),
+        ("[base.world]\nslot = 3\n", "did you mean 'world.slots'"),
         ("trials = 0\n", "trials = 0"),
         ("colour = 3\n", "colour: unknown, needs one of base, extends, matrix, trials, exclude, when"),
         ("[matrix]\npolicy = ['fedavg']\n[[exclude]]\npolicy = 'fedavg'\n", "everything is excluded"),

@@ -16,6 +16,7 @@ import numpy as np
 from attrs import evolve
 
 from pipecycle.data import CATALOGUE, Split, Task, drawn, load, load_split
+from pipecycle.errors import InputError
 from pipecycle.policies.registry import build, parameters, policy_class
 from pipecycle.runs.config import Config
 from pipecycle.runs.contents import digest
@@ -62,10 +63,16 @@ def shares_of(config: Config) -> Split:
     if saved is not None:
         return saved
     task, world, data = task_of(config), config.world, config.data
-    sizes = None if world.fleet is None else load_fleet(world.fleet).samples(world.clients)
-    samples, held = data.samples if sizes is None else int(sizes.max()), data.validation or 0
-    split = drawn(task, world.clients, samples, data.alpha, world.trial, held)
-    return split if sizes is None else split.trimmed(sizes, world.trial)
+    fleet = None if world.fleet is None else load_fleet(world.fleet)
+    sizes, held = None if fleet is None else fleet.samples(world.clients), data.validation or 0
+    if fleet is None or sizes is None:
+        return drawn(task, world.clients, data.samples, data.alpha, world.trial, held)
+    try:
+        split = drawn(task, world.clients, int(sizes.max()), data.alpha, world.trial, held)
+    except InputError as error:
+        place = fleet.place("samples", world.clients, int(sizes.argmax()))
+        raise InputError(f"{place}: {error}" if str(error).startswith("samples") else str(error)) from None
+    return split.trimmed(sizes, world.trial)
 
 
 @cache
