@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from pipecycle.studio.server import Studio
@@ -45,7 +46,20 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
             runs.append(RunFolder(folder / f"{policy}-{trial}", config))
     train_folders(runs, device="cpu")
     file = folder / "report.html"
-    file.write_text(page(load([folder]), references={"centralised": 93.25, "without energy limits": 92.6}))
+    file.write_text(page(load([folder]), references={"centralised": 93.25, "without energy limits": 92.55}))
+    return file
+
+
+@pytest.fixture(scope="session")
+def variants_report(report: Path) -> Path:
+    """The page of the same runs under the long names that variants have."""
+    from pipecycle.report import load
+    from pipecycle.report.page import page
+
+    names = {"pipecycle": "pipecycle groups=2 train.lr=0.02", "cycp": "pipecycle groups=4 train.lr=0.02"}
+    groups = [attrs.evolve(group, label=names.get(group.policy, "fedavg")) for group in load([report.parent])]
+    file = report.with_name("variants.html")
+    file.write_text(page(groups))
     return file
 
 

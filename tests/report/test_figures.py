@@ -97,6 +97,15 @@ def test_a_narrow_figure_cuts_nothing_off(make) -> None:
     assert above.y0 > below.y1
 
 
+def test_there_is_no_half_model(make) -> None:
+    groups = load([make("few", world__slots=90)])
+    with figure_style():
+        pane = figures(groups)["mixing_pipecycle"]().axes[0]
+        ticks = pane.get_xticks()
+    assert pane.get_xlim()[1] < 6  # so few that ticks would fall between them
+    assert all(tick == round(tick) for tick in ticks)
+
+
 def test_there_is_no_half_client(make) -> None:
     groups = load([make("few", world__clients=3)])
     with figure_style():

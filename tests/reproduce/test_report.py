@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipecycle import screen
 from pipecycle.errors import InputError
 from pipecycle.runs.parquet import Results
 from pipecycle_paper.report import write_report
@@ -42,10 +43,14 @@ def folder(tmp_path_factory) -> Path:
     home = tmp_path_factory.mktemp("reproduce")
     (home / "mini.toml").write_text(MINI)
     out = home / "out"
-    for more in (["--file", str(home / "mini.toml"), "--workers", "1"], ["--report"]):
-        done = pipecycle("reproduce", "--out", str(out), *more)
-        assert done.returncode == 0, done.stderr + done.stdout
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(screen, "FIRST", 0.05)
+        patch.setattr(screen, "NEXT", 0.05)
+        for more in (["--file", str(home / "mini.toml"), "--workers", "1"], ["--report"]):
+            done = pipecycle("reproduce", "--out", str(out), *more)
+            assert done.returncode == 0, done.stderr + done.stdout
     assert "report.html and" in done.stdout
+    assert "writing the report: tables, claims and figures\n" in done.stderr  # it takes seconds, so it says so
     return out
 
 

@@ -26,7 +26,7 @@ from pipecycle.runs.parquet import Results
 from pipecycle.runs.run import RunFolder, source
 from pipecycle.runs.sweep import Sweep, check_runs
 from pipecycle.runs.workers import Tally
-from pipecycle.screen import screen
+from pipecycle.screen import progress, screen
 from pipecycle.words import number, some
 from pipecycle_paper import selection
 
@@ -148,9 +148,11 @@ def _report(out: Path, console: Console, regimes: bool) -> list[Path]:
         from pipecycle_paper.regimes import write_regimes
 
         return write_regimes(out, console)
-    from pipecycle_paper.report import write_report
+    with progress() as bar:
+        bar.add_task("writing the report: tables, claims and figures", total=None)
+        from pipecycle_paper.report import write_report
 
-    return write_report(out)
+        return write_report(out)
 
 
 def _announce(console: Console, runs: Mapping[str, Config], folders: list[RunFolder]) -> None:

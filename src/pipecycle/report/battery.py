@@ -55,7 +55,10 @@ def levels(record: Record, moments: int = 200) -> Levels:
     slots = evenly(schedule.slots, max(2, min(moments, 20_000_000 // schedule.clients)))
     level = replay(schedule, harvest, slots, capacity, initial)
     if not np.array_equal(level[-1], schedule.energy.level):
-        raise InputError("the replayed levels do not end where the schedule says (costs that differ by client?)")
+        raise InputError(
+            "the replayed levels do not end where the schedule says (costs that differ by client, or a harvest's file "
+            "that was edited since)"
+        )
     return Levels(slots, level)
 
 

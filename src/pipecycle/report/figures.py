@@ -194,6 +194,7 @@ class _Figures:
         pane.set(
             xlabel="adopted models, in order", ylabel="from each chain (%)", xlim=(0.5, len(x) + 0.5), ylim=(0, 100)
         )
+        whole(pane.xaxis)
         pane.set_title(f"{group.label}, trial {group.example.trial}", loc="left")
         return figure
 

@@ -6,6 +6,7 @@ import html
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from attrs import frozen
 
@@ -89,18 +90,24 @@ class Fit:
 def html_table(table: TextTable, kinds: Mapping[str, str] | None = None) -> str:
     """`kinds` gives cells with a certain text a class."""
     known = kinds or {}
+    parts = {first for first, after in pairwise(table.head) if table.head.count(first) == 1 < table.head.count(after)}
+    first = [cells[0] for cells in table.cells]
+    telling = len({*first}) == len(first) and not any(text.isdecimal() for text in first)
 
+    # A narrow screen shows a row as a list.  There every cell needs the name of its column, so does a title that says
+    # little by itself, and columns that come in sets begin a new line with each set.
     def cell(head: str, text: str) -> str:
-        # A narrow screen shows a row as a list, where every cell needs the name of its column.
-        kind = f' class="{known[text]}"' if text in known else ""
-        whole = html.escape(text).replace(" %", "\u00a0%").replace(" ± ", "\u00a0±\u00a0")
-        return f'<td{kind} data-head="{html.escape(head)}">{whole}</td>'
+        classes = " ".join(filter(None, (known.get(text), "part" if head in parts else None)))
+        kind = f' class="{classes}"' if classes else ""
+        return f'<td{kind} data-head="{html.escape(head)}">{_whole(text)}</td>'
 
-    head = "".join(f'<th scope="col">{html.escape(name).replace("/", "/<wbr>")}</th>' for name in table.head)
-    body = "".join(
-        f'<tr><th scope="row">{html.escape(cells[0])}</th>' + "".join(map(cell, table.head[1:], cells[1:])) + "</tr>"
-        for cells in table.cells
-    )
+    def row(cells: Sequence[str]) -> str:
+        title = "" if telling else f' data-head="{html.escape(table.head[0])}"'
+        rest = "".join(map(cell, table.head[1:], cells[1:]))
+        return f'<tr><th scope="row"{title}>{html.escape(cells[0])}</th>{rest}</tr>'
+
+    head = "".join(f'<th scope="col">{_whole(name).replace("/", "/<wbr>")}</th>' for name in table.head)
+    body = "".join(map(row, table.cells))
     title = html.escape(table.title)
     longest = max((len(text) for cells in table.cells for text in cells), default=0)
     kind = " prose" if longest > WIDE else " many" if len(table.head) > MANY else ""
@@ -108,6 +115,12 @@ def html_table(table: TextTable, kinds: Mapping[str, str] | None = None) -> str:
         f'<div class="scroll{kind}" tabindex="0" role="region" aria-label="{title}"><table><caption>{title}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
+
+
+def _whole(text: str) -> str:
+    """Text in HTML in which no figure is torn from what belongs to it."""
+    whole = html.escape(text).replace(" %", "\u00a0%").replace(" ± ", "\u00a0±\u00a0")
+    return re.sub(r"(?<=\d) of (?=\d)", "\u00a0of\u00a0", whole)
 
 
 def items(texts: Sequence[str]) -> str:

@@ -75,7 +75,7 @@ def differences(groups: Sequence[Group], rows: Sequence[Summary]) -> list[dict[s
             {
                 "group": place,
                 "best": groups.index(best),
-                "accuracy": round(row["accuracy"], 2),
+                "accuracy": row["accuracy"],
                 "mean": row["difference"],
                 "low": row["difference_low"],
                 "high": row["difference_high"],

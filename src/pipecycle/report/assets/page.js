@@ -148,8 +148,8 @@ data.groups.forEach((group, k) => {
 });
 for (const id of ["plot-target", "plot-purpose"]) {
   const node = document.getElementById(id);
-  const count = data.groups.length;
-  if (count > 12 || count < 4) node.style.height = `${100 + (count < 4 ? 50 : 20) * count}px`;
+  const count = data.groups.length, row = count < 4 ? 50 : data.groups.some((group) => group.label.length > 14) ? 34 : 20;
+  if (count > 12 || count < 4 || row * count > 240) node.style.height = `${100 + row * count}px`;
 }
 readTheme();
 swatches();

@@ -10,9 +10,9 @@ const config = {
   modeBarButtons: [["toImage"], ["zoom2d", "pan2d"], ["zoomIn2d", "zoomOut2d", "resetScale2d"]], plotlyServerURL: "",
 };
 const shown = () => data.groups.map((_, k) => k).filter((k) => !hidden.has(k));
-// Ties round to even, as they do in the tables.
-const TENTHS = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1, roundingMode: "halfEven", useGrouping: false });
-const tenths = (value) => TENTHS.format(value);
+// As the tables round: by the binary value (57.65 is more than it looks, 68.35 less), and true ties to even.
+const EVEN = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1, roundingMode: "halfEven", useGrouping: false });
+const tenths = (value) => (Number.isInteger(4 * value) ? EVEN.format(value) : value.toFixed(1));
 const count = (value) => Math.round(value).toLocaleString("en");
 let theme = {}, printing = false;
 
@@ -136,12 +136,16 @@ const hover = (template) => (traces) => traces.map((trace) => ({
   ...trace, hovertemplate: `<b>${escape(trace.name)}</b><br>${template}<extra></extra>`,
 }));
 
-const short = (k) => {
-  const label = data.groups[k].label, room = narrow.matches ? 14 : 26;
-  return escape(label.length > room ? `${label.slice(0, room - 1)}…` : label);
-};
+// Names on an axis: those of variants differ at their ends, so a long one takes two lines before it is cut.
+const cut = (text, room) => escape(text.length > room ? `${text.slice(0, room - 1)}…` : text);
+function broken(k) {
+  const [first, ...words] = data.groups[k].label.split(" "), room = narrow.matches ? 14 : 26, lines = [first];
+  while (words.length && `${lines[0]} ${words[0]}`.length <= room) lines[0] += ` ${words.shift()}`;
+  if (words.length) lines.push(words.join(" "));
+  return lines.map((line) => cut(line, room)).join("<br>");
+}
 const names = (kept) => ({
-  tickvals: kept.map((_, at) => at), ticktext: kept.map(short), range: [kept.length - 0.4, -0.6],
+  tickvals: kept.map((_, at) => at), ticktext: kept.map(broken), range: [kept.length - 0.4, -0.6],
   title: { text: "" }, showgrid: false, fixedrange: true, zeroline: false,
 });
 
@@ -227,10 +231,14 @@ function differences() {
     }];
   });
   // Where there is room the numbers stand beside the picture, else above each line.
+  const letters = Math.floor(document.getElementById("plot-differences").clientWidth / 6.2);
   const notes = kept.map((line, at) => ({
     text: told(line), showarrow: false, font: { size: printing ? 10 : narrow.matches ? 11 : 13, color: theme.soft },
     ...(narrow.matches
-      ? { xref: "paper", x: 0, xanchor: "left", y: at - 0.42, yanchor: "middle", text: `<b>${short(line.group)}</b>  ${told(line)}` }
+      ? {
+        xref: "paper", x: 0, xanchor: "left", y: at - 0.42, yanchor: "middle",
+        text: `<b>${cut(data.groups[line.group].label, Math.max(14, letters - told(line).length))}</b>  ${told(line)}`,
+      }
       : { xref: "paper", x: 1.01, xanchor: "left", y: at, yanchor: "middle" }),
   }));
   const width = narrow.matches ? 14 : 24 + (printing ? 5.5 : 7) * Math.max(0, ...kept.map((line) => told(line).length));
