@@ -200,19 +200,26 @@ SMALL = "[base.world]\nclients = 5\nslots = 100\nsession = 5\n[matrix]\npolicy =
 
 
 def test_one_bad_run_does_not_stop_the_rest(tmp_path: Path) -> None:
-    """Whether a model fits its data is known only once the data are there."""
-    (tmp_path / "unfit.py").write_text("import torch\ndef model(shape, classes): return torch.nn.Linear(3, classes)\n")
-    (tmp_path / "s.toml").write_text(SMALL + "model = ['unfit:model', 'mlp']\n")
+    (tmp_path / "worn.py").write_text(
+        "from torch import nn\nclass Net(nn.Module):\n"
+        "  def __init__(self, shape, classes):\n"
+        "    super().__init__()\n    self.line, self.left = nn.Linear(64, classes), 50\n"
+        "  def forward(self, x):\n"
+        "    self.left -= 1\n    assert self.left >= 0, 'worn out'\n    return self.line(x.flatten(1))\n"
+    )
+    (tmp_path / "s.toml").write_text(SMALL + "model = ['worn:Net', 'mlp']\n")
     done = sweep(tmp_path / "a")
     assert done.returncode == 1
     text = " ".join(done.stdout.split())
     assert "1 of 2 runs finished" in text
-    assert "model 'unfit:model' on inputs of shape (1, 8, 8)" in text
+    assert "worn.py, line 8, in forward: AssertionError: worn out" in text
 
 
 def test_a_run_that_cannot_begin_refuses_the_whole_file(tmp_path: Path) -> None:
+    (tmp_path / "unfit.py").write_text("import torch\ndef model(shape, classes): return torch.nn.Linear(3, classes)\n")
     for line, name, reason in (
         ("capacity = [50.0, 3.0]", "capacity-3.0", "capacity = 3: a session needs 5 units"),
+        ("model = ['mlp', 'unfit:model']", "model-unfit:model", "model 'unfit:model' on inputs of shape (1, 8, 8)"),
         ("model = ['mlp', 'json:net']", "model-json:net", "model 'json:net': module 'json' has no 'net'"),
     ):
         (tmp_path / "s.toml").write_text(f"{SMALL}{line}\n")

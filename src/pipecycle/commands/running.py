@@ -42,9 +42,10 @@ from pipecycle.commands.shared import (
 )
 from pipecycle.commands.sweeping import clear_all
 from pipecycle.data.augment import FORMS
+from pipecycle.data.catalogue import CATALOGUE
 from pipecycle.files import writable_folder
 from pipecycle.runs.config import Config
-from pipecycle.runs.planning import model_of, shares_of
+from pipecycle.runs.planning import check_learning
 from pipecycle.runs.run import RunFolder, train_folders
 from pipecycle.runs.sweep import check_effects
 from pipecycle.schedule.schedule import Schedule
@@ -142,8 +143,9 @@ def folder_name(config: Config) -> str:
 def _prepared(config: Config) -> Schedule:
     """The plan; what the data or the model do not allow is said before time is spent on it."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    shares_of(config)
-    model_of(config)
+    if config.data.name in CATALOGUE:
+        CATALOGUE[config.data.name].where()
+    check_learning(config)
     return planned(config)
 
 

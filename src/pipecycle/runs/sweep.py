@@ -13,14 +13,14 @@ import attrs
 from attrs import field, frozen
 
 from pipecycle.checks import MOST_RUNS
+from pipecycle.data import CATALOGUE
 from pipecycle.errors import InputError, shown
 from pipecycle.files import read_toml
 from pipecycle.policies import REGISTRY
 from pipecycle.policies.registry import build, did_you_mean, nearest, parameters, policy_class, settings, stated
-from pipecycle.policies.registry import named as found
 from pipecycle.policies.spec import Spec
 from pipecycle.runs.config import Config, TrainSection, meant, sections, whole_name
-from pipecycle.runs.planning import planning
+from pipecycle.runs.planning import check_learning, planning
 from pipecycle.runs.run import RunFolder
 
 TEACHING = "train.distillation"
@@ -281,10 +281,10 @@ def check_runs(sweep: Sweep) -> None:
         for file in (config.data.name, config.data.split):
             if file is not None and file.endswith((".npz", ".json")) and not Path(file).is_file():
                 raise InputError(f"run {name}: {file}: there is no such file")
+        entry = CATALOGUE.get(config.data.name)
         try:
-            if ":" in config.train.model:
-                found(config.train.model, "model")
-            if config.data.split is None:  # else the file says how many clients there are
+            if config.data.split is None or entry is None or entry.cached():
+                check_learning(config)
                 run = planning(config)
                 run.policy.setup(run.world)
         except InputError as error:
