@@ -98,7 +98,8 @@ FLAGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "compare --alpha": ("alpha", ("0", "nan", "x")),
     "compare --workers": ("workers", ("0", "100000")),
     "compare --device": ("device", ("gpu",)),
-    "compare": ("", ("pipecycel", "--delta 3", "--clients 0", "--budget nan", "--model x", "--data x", "--set x")),
+    "compare": ("", ("pipecycel", "--delta 3", "--clients 0", "--budget nan", "--model x", "--data x", "--set x",
+                     "--clients 1438", "--validation 1437", "--augment crop:8", "--harvest csv:x", "--data cifar10")),
     "sweep": (
         "",
         (
@@ -109,6 +110,7 @@ FLAGS: dict[str, tuple[str, tuple[str, ...]]] = {
                     "s-base", "s-matrix", "s-matrix-list", "s-parts", "s-part", "s-exclude", "s-when", "s-set",
                     "s-trials", "s-trial-list", "s-trial-bool", "s-many", "s-cells", "s-delta", "s-lr", "s-harvest",
                     "s-data", "s-file", "s-capacity", "s-epoch", "s-csv", "s-policy", "s-key", "s-initial",
+                    "s-samples", "s-clients", "s-crop", "s-labels", "s-model", "s-back", "s-split",
                 )
             ),
             "{files}/s-good.toml --on moon", "{files}/s-good.toml --device gpu", "{files}/s-good.toml --save-every nan",
@@ -201,6 +203,13 @@ TEXTS = {
     "s-policy": "[matrix]\npolicy = ['fedavg', 5]\n",
     "s-key": "[matrix]\nspeed = [1]\n",
     "s-initial": "[matrix]\ninitial = [0, 1e12]\n",
+    "s-samples": "[matrix]\n'data.samples' = [10, 99999]\n",
+    "s-clients": "[matrix]\nclients = [10, 99999]\n",
+    "s-crop": "[matrix]\n'train.augment' = ['crop:2', 'crop:9']\n",
+    "s-labels": "[base.world]\nclients = 3\n[matrix]\ndata = ['digits', '{files}/labels.npz']\n",
+    "s-model": "[base.world]\nclients = 3\n[matrix]\ndata = ['digits', '{files}/data.npz']\nmodel = ['lenet']\n",
+    "s-back": "[matrix]\n'data.validation' = [10, 1437]\n",
+    "s-split": "[base.data]\nsplit = '{files}/twice.json'\n",
     "s-good": "[base.world]\nslots = 50\nclients = 5\n",
 }  # fmt: skip
 
@@ -212,9 +221,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files that are good for nothing, and some good ones."""
     home = tmp_path_factory.mktemp("files")
     for name, text in TEXTS.items():
-        (home / f"{name}.toml").write_text(text)
+        (home / f"{name}.toml").write_text(text.replace("{files}", str(home)))
     (home / "utf8.toml").write_bytes(b'[data]\nname = "\xff"\n')
     (home / "sun.csv").write_text(ROWS)
+    (home / "twice.json").write_text("[[1, 2], [2, 3]]")
     (home / "timeless.csv").write_text("nan,1\nnan,2\nnan,3\n")
     (home / "backwards.csv").write_text("5,1\n4,2\n3,3\n")
     (home / "dark.csv").write_text("0,1\n1,nan\n2,3\n")

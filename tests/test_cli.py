@@ -268,9 +268,7 @@ def test_a_process_says_the_same(tmp_path: Path) -> None:
 
 
 def test_a_run_says_what_it_does_before_it_plans(tmp_path: Path) -> None:
-    done = ctrl_c(
-        "run", "fedavg", "--clients", "200000", "--out", "r", cwd=tmp_path, at="reading the data and the model"
-    )
+    done = ctrl_c("run", "fedavg", "--slots", "500000", "--out", "r", cwd=tmp_path, at="reading the data and the model")
     assert done.returncode == 130
     assert list(tmp_path.iterdir()) == []
 
