@@ -15,7 +15,6 @@ from typing import Any
 
 import pandas
 import pytest
-import torch
 
 from pipecycle.runs.parquet import collect
 from pipecycle.runs.run import train_folders
@@ -132,7 +131,6 @@ def test_killed_terminated_and_shared_a_sweep_ends_the_same(home: Path) -> None:
         said, _ = twin.communicate(timeout=PATIENCE)
         assert twin.returncode == 0, said
         assert "4 of 4 runs finished" in said
-    torch.set_num_threads(1)
     quiet = read_sweep(home / "sweep.toml").folders(home / "quiet")
     train_folders(quiet, device="cpu")
     pandas.testing.assert_frame_equal(results(home / "cut"), collect(quiet), check_exact=True)

@@ -23,11 +23,6 @@ from pipecycle.train.problems import Problem, Training, problem, session_numbers
 from pipecycle.train.sessions import LocalSGD
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def digits() -> Problem:
     return problem("digits", "mlp", clients=20)

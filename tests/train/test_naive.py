@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from math import prod
 from typing import Any
@@ -178,14 +177,6 @@ CASES = {
     "f3ast": Case("f3ast", {"epoch": 8, "picked": 3, "beta": 0.2}, weighted=True),
     "f3ast-scarce": Case("f3ast", {"epoch": 8, "beta": 0.2}, delta=0.1, slots=300, session=LENGTHS, weighted=True),
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Residual(nn.Module):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 from unittest.mock import patch
@@ -34,14 +33,6 @@ OPTIONS = {
     "all": LocalSGD(0.03, momentum=0.9, weight_decay=0.01, proximal=0.1),
     "proximal": LocalSGD(0.05, proximal=0.5),
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Residual(nn.Module):
@@ -202,12 +193,13 @@ def test_bits_do_not_depend_on_the_company(name: str, dtype: torch.dtype) -> Non
 
 def test_the_given_module_and_reference_are_left_alone() -> None:
     case = Case("residual", 2, steps=2)
-    before, reference, threads = flatten(case.module).clone(), case.reference.clone(), torch.get_num_threads()
+    before, reference = flatten(case.module).clone(), case.reference.clone()
+    torch.set_num_threads(2)
     for kind in (Loop, Stacked):
         case.make(kind, LocalSGD()).run(case.reference, case.batches)
     assert torch.equal(flatten(case.module), before)
     assert torch.equal(case.reference, reference)
-    assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == 2
 
 
 def test_no_sessions_and_no_steps() -> None:
