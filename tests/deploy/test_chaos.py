@@ -132,15 +132,17 @@ def test_killed_suspended_restarted_and_resumed(tmp_path: Path) -> None:
         until_then = scene.trace()
         assert progress.ended is None
         federation.start_link()
-        for node, process in federation.nodes.items():  # whoever has given up is started again, as a service would be
-            if node != killed[1] and process.poll() is not None:
-                scene.start(node)
         took = max(event["took"] for event in until_then if event["event"] == "reply")  # on this machine, today
         settings |= {"slots": (reached or 0) + 10 + int(2 * took), "deadline": max(settings["deadline"], 2 * took)}
         federation.submit(tmp_path / "app", {**settings, "resume": True})
         end = time.monotonic() + PATIENCE
         while (progress := scene.tail.read()).ended is None:
             assert time.monotonic() < end, progress
+            for node, process in list(
+                federation.nodes.items()
+            ):  # whoever has given up is started again, as services are
+                if node != killed[1] and process.poll() is not None:
+                    scene.start(node)
             time.sleep(0.5)
         verdict = ("", "")
         while not verdict[0].startswith("finished"):

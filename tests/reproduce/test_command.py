@@ -135,9 +135,19 @@ def test_data_that_is_not_there_is_said_once_and_nothing_begins(home: Path, monk
     assert not (home / "paper" / "runs").exists()
 
 
+ODD = """
+import multiprocessing
+import torch
+
+def model(shape, classes):
+    assert multiprocessing.parent_process() is None, "not in a worker"
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, classes))
+"""
+
+
 def test_runs_that_fail_alike_are_told_in_one_line(home: Path) -> None:
-    """Whether a model fits its data is known only once the data are there."""
-    (home / "odd.py").write_text("import torch\ndef model(shape, classes): return torch.nn.Linear(3, classes)\n")
+    """A model that passes the checks before the first run, and fails where it is trained."""
+    (home / "odd.py").write_text(ODD)
     (home / "small.toml").write_text(SMALL + '[base.train]\nmodel = "odd:model"\n')
     done = reproduce("--file", "small.toml", "--out", "paper", "--only", "policy=fedavg", "--workers", "1", cwd=home)
     assert done.returncode == 1

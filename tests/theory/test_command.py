@@ -12,7 +12,7 @@ import pytest
 from pipecycle.runs.config import Config
 from pipecycle.runs.run import RunFolder, train_folders
 from pipecycle.theory.bounds import UNLEARNT
-from tests.commands import ctrl_c, pipecycle
+from tests.commands import ctrl_c, pipecycle, working_in
 
 run = partial(pipecycle, "theory", columns=120)
 
@@ -180,13 +180,36 @@ def test_mistakes_are_one_sentence(arguments: str, reason: str) -> None:
     assert reason.lower() in line.lower()
 
 
-def test_ctrl_c_while_measuring_leaves_everything_as_it_was(sweep: Path, tmp_path: Path) -> None:
-    before = {path: path.read_bytes() for path in sweep.rglob("*") if path.is_file()}
-    options = ("--measure", str(sweep), "--models", "500", "--figure", "f.png")
-    done = ctrl_c("theory", *options, cwd=tmp_path, at="G = 1")
+HELD = """
+import time
+from pathlib import Path
+from torch import nn
+
+class Net(nn.Module):
+    calls = 0
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.line = nn.Linear(64, classes)
+    def forward(self, x):
+        Net.calls += 1
+        while Net.calls > 20 and Path("hold").exists():
+            time.sleep(0.01)
+        return self.line(x.flatten(1))
+"""
+
+
+def test_ctrl_c_while_measuring_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    """A model that waits, so that the command is still measuring when it is interrupted, however late that is."""
+    (tmp_path / "held.py").write_text(HELD)
+    config = Config().changed({"world.clients": 10, "world.slots": 150, "train.model": "held:Net", "groups": 1})
+    with working_in(tmp_path):
+        train_folders([RunFolder(tmp_path / "run", config)], device="cpu")
+    (tmp_path / "hold").touch()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    done = ctrl_c("theory", "--measure", "run", "--figure", "f.png", cwd=tmp_path, at="G = 1")
     assert done.returncode == 130
     assert done.stderr.splitlines()[-1] == (
         "pipecycle: stopped; no file is half-written. Run the same command to start again"
     )
-    assert list(tmp_path.iterdir()) == []
-    assert {path: path.read_bytes() for path in sweep.rglob("*") if path.is_file()} == before
+    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {path: data for path, data in after.items() if "__pycache__" not in path.parts} == before
