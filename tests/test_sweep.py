@@ -70,7 +70,7 @@ def test_a_matrix_multiplies_what_a_policy_has(tmp_path: Path) -> None:
         ("[matrix]\npolicy = 'fedavg'\n", "matrix.policy = fedavg: needs a list"),
         ("[matrix]\npolicy = ['fedavgg']\n", "did you mean 'fedavg'"),
         ("[matrix]\n'train.speed' = [1]\n", "train.speed: unknown"),
-        ("[base.world]\nslot = 3\n", "did you mean 'slots'"),
+        ("[base.world]\nslot = 3\n", "did you mean 'world.slots'"),
         ("trials = 0\n", "trials = 0"),
         ("colour = 3\n", "colour: unknown, needs one of base, extends, matrix, trials, exclude, when"),
         ("[matrix]\npolicy = ['fedavg']\n[[exclude]]\npolicy = 'fedavg'\n", "everything is excluded"),
@@ -173,6 +173,7 @@ def test_a_sweep_runs_skips_and_reports(tmp_path: Path) -> None:
     assert {"world.harvest", "policy.groups", "slot", "energy", "accuracy"} <= set(frame.columns)
     again = sweep(tmp_path / "a")
     assert "10 of 10 runs finished" in again.stdout
+    assert f"`pipecycle tables {tmp_path / 'a'}` and `pipecycle report {tmp_path / 'a'}` show" in again.stdout
     folders = read_sweep(tmp_path / "s.toml").folders(tmp_path / "a")
     assert len(collect(folders)) == 20
 
