@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
@@ -25,8 +26,8 @@ from pipecycle.train import kernels_network
 from pipecycle.train.kernels_network import KernelLayers, Tile
 from pipecycle.train.network import Network, Product
 from pipecycle.train.network_stack import NetworkStack
-from pipecycle.train.network_trace import trace
-from pipecycle.train.sessions import LocalSGD
+from pipecycle.train.sessions import Precision
+from pipecycle.train.stacked import Stacked
 
 DEVICE = "cuda"
 PRODUCTS = ("product", "product_inputs", "product_weights")
@@ -38,13 +39,13 @@ def say(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
 
 
-def stack_of(net: Network, sessions: int, precision: str) -> NetworkStack:
+def stack_of(module: nn.Module, sessions: int, precision: Precision) -> NetworkStack:
     """Sessions with random activations, and a learning rate of 0."""
     images = torch.randn(2000, *SHAPE, device=DEVICE)
     labels = torch.randint(CLASSES, (2000,), device=DEVICE)
-    stack = NetworkStack(net, images, labels, CLASSES, LocalSGD(), precision, FRAME)
+    stack = Stacked(module, images, labels, CLASSES, precision=precision, frame=FRAME, path="layers").layers
     stack.reserve(sessions, 1, BATCH)
-    stack.load(0.05 * torch.randn(sessions, len(net.place), device=DEVICE))
+    stack.load(0.05 * torch.randn(sessions, len(stack.place), device=DEVICE))
     stack.buffers["picks"].random_(0, 2000)
     with stack.layers.compile():
         stack.step(0, False, False, True)
@@ -160,10 +161,8 @@ def main() -> None:
     say(copy_tb_per_s=round(copying() / 1e12, 2))
     for name, module in networks().items():
         if name in options.only.split(";"):
-            net = trace(module, SHAPE)
-            assert isinstance(net, Network)
             with torch.no_grad():
-                times(name, stack_of(net, options.sessions, options.precision), options.tune)
+                times(name, stack_of(module, options.sessions, options.precision), options.tune)
             torch.cuda.empty_cache()
             if options.out is not None:
                 options.out.write_text(json.dumps(lines, indent=1) + "\n")

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +14,26 @@ import pytest
 Watch = Callable[[Any, float], set[str]]
 
 # Tests run side by side, one on each core: a second thread in each would only be in the way of the others.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # A shell's background job ignores Ctrl-C, and so would the commands that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m slow` and the like, modules without such a test are not imported: that would take longer than some."""
+    mark = config.getoption("markexpr")
+    if mark in ("slow", "chaos", "browser") and collection_path.suffix == ".py":
+        return f"mark.{mark}" not in collection_path.read_text() or None
+    return None
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """A test that gives torch more threads does not leave them to those that follow."""
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.fixture

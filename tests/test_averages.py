@@ -8,7 +8,7 @@ import torch
 
 from pipecycle import InputError, Schedule, build, plan
 from pipecycle.runs.config import Config
-from pipecycle.schedule.averages import last_published, live_chains, serve
+from pipecycle.schedule.averages import last_published, serve
 from pipecycle.train.analysis import evaluate, version_recipe
 from pipecycle.train.job import Job, Watch
 from pipecycle.train.problems import problem
@@ -21,24 +21,18 @@ def paper(groups: int = 2, **settings: object) -> Schedule:
 def test_two_groups_are_two_chains() -> None:
     schedule = paper()
     # Groups form at 20, 30, ...: the first ends with slot 39 and is version 1, the second with 49 and is version 2.
-    assert live_chains(schedule, 20) == [0]
-    assert live_chains(schedule, 40) == [1]  # the second group still trains from x_0, which is in version 1 already
-    assert live_chains(schedule, 50) == [1, 2]  # version 1 is the third group's reference, version 2 waits
-    assert live_chains(schedule, 60) == [2, 3]
-    assert live_chains(schedule, 61) == [2, 3]  # now version 3 is served
-
-
-def test_at_the_end_they_are_the_schedules_own_tips() -> None:
-    for groups in (1, 2, 5, 10):
-        schedule = paper(groups)
-        assert live_chains(schedule, schedule.slots) == [chain.version for chain in schedule.ancestry.chains]
+    assert schedule.ancestry.live(20) == [0]
+    assert schedule.ancestry.live(40) == [1]  # the second group still trains from x_0, which is in version 1 already
+    assert schedule.ancestry.live(50) == [1, 2]  # version 1 is the third group's reference, version 2 waits
+    assert schedule.ancestry.live(60) == [2, 3]
+    assert schedule.ancestry.live(61) == [2, 3]  # now version 3 is served
 
 
 def test_mixed_relays_leave_one_server_model_and_those_that_wait() -> None:
     schedule = paper(5, relay_mix=0.5)
     published = schedule.publications
     for slot in range(60, 300, 7):
-        tips = live_chains(schedule, slot)
+        tips = schedule.ancestry.live(slot)
         served = int(published.version[np.searchsorted(published.slot, slot - 1, side="right") - 1])
         assert served in tips
         assert all(schedule.versions.kind[tip] == 1 for tip in tips if tip != served)
@@ -58,7 +52,7 @@ def test_the_mean_is_evaluated() -> None:
     versions = [point.version for point in job.history.points]
     values = evaluate(job.schedule, learnt, [version_recipe(version) for version in versions], device="cpu")
     for slot, value in zip((100, 200, 300), values, strict=True):
-        tips = live_chains(schedule, slot)
+        tips = schedule.ancestry.live(slot)
         assert len(tips) > 1
         parts = evaluate(schedule, learnt, [version_recipe(tip) for tip in tips], device="cpu")
         torch.testing.assert_close(value, parts.mean(0), rtol=0, atol=1e-6)

@@ -58,7 +58,10 @@ FLAGS: dict[str, tuple[str, tuple[str, ...]]] = {
             "clearsky:91", "clearsky:nan", "clearsky:40,days=0..5", "clearsky:40,days=x", "always:3", "[/]",
         ),
     ),
-    "plan pipecycle --out": ("", ("no/such/folder.npz", "{files}", "{files}/sun.csv/x.npz", "n" * 300 + ".npz")),
+    "plan pipecycle --out": (
+        "",
+        ("no/such/folder.npz", "{files}", "{files}/sun.csv/x.npz", "n" * 300 + ".npz", "{files}/pipe"),
+    ),
     "plan --config": (
         "",
         tuple(
@@ -95,7 +98,8 @@ FLAGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "compare --alpha": ("alpha", ("0", "nan", "x")),
     "compare --workers": ("workers", ("0", "100000")),
     "compare --device": ("device", ("gpu",)),
-    "compare": ("", ("pipecycel", "--delta 3", "--clients 0", "--budget nan", "--model x", "--data x", "--set x")),
+    "compare": ("", ("pipecycel", "--delta 3", "--clients 0", "--budget nan", "--model x", "--data x", "--set x",
+                     "--clients 1438", "--validation 1437", "--augment crop:8", "--harvest csv:x", "--data cifar10")),
     "sweep": (
         "",
         (
@@ -106,6 +110,7 @@ FLAGS: dict[str, tuple[str, tuple[str, ...]]] = {
                     "s-base", "s-matrix", "s-matrix-list", "s-parts", "s-part", "s-exclude", "s-when", "s-set",
                     "s-trials", "s-trial-list", "s-trial-bool", "s-many", "s-cells", "s-delta", "s-lr", "s-harvest",
                     "s-data", "s-file", "s-capacity", "s-epoch", "s-csv", "s-policy", "s-key", "s-initial",
+                    "s-samples", "s-clients", "s-crop", "s-labels", "s-model", "s-back", "s-split",
                 )
             ),
             "{files}/s-good.toml --on moon", "{files}/s-good.toml --device gpu", "{files}/s-good.toml --save-every nan",
@@ -198,6 +203,13 @@ TEXTS = {
     "s-policy": "[matrix]\npolicy = ['fedavg', 5]\n",
     "s-key": "[matrix]\nspeed = [1]\n",
     "s-initial": "[matrix]\ninitial = [0, 1e12]\n",
+    "s-samples": "[matrix]\n'data.samples' = [10, 99999]\n",
+    "s-clients": "[matrix]\nclients = [10, 99999]\n",
+    "s-crop": "[matrix]\n'train.augment' = ['crop:2', 'crop:9']\n",
+    "s-labels": "[base.world]\nclients = 3\n[matrix]\ndata = ['digits', '{files}/labels.npz']\n",
+    "s-model": "[base.world]\nclients = 3\n[matrix]\ndata = ['digits', '{files}/data.npz']\nmodel = ['lenet']\n",
+    "s-back": "[matrix]\n'data.validation' = [10, 1437]\n",
+    "s-split": "[base.data]\nsplit = '{files}/twice.json'\n",
     "s-good": "[base.world]\nslots = 50\nclients = 5\n",
 }  # fmt: skip
 
@@ -209,15 +221,17 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files that are good for nothing, and some good ones."""
     home = tmp_path_factory.mktemp("files")
     for name, text in TEXTS.items():
-        (home / f"{name}.toml").write_text(text)
+        (home / f"{name}.toml").write_text(text.replace("{files}", str(home)))
     (home / "utf8.toml").write_bytes(b'[data]\nname = "\xff"\n')
     (home / "sun.csv").write_text(ROWS)
+    (home / "twice.json").write_text("[[1, 2], [2, 3]]")
     (home / "timeless.csv").write_text("nan,1\nnan,2\nnan,3\n")
     (home / "backwards.csv").write_text("5,1\n4,2\n3,3\n")
     (home / "dark.csv").write_text("0,1\n1,nan\n2,3\n")
     (home / "ragged.csv").write_text("0,1\n1,2,3\n")
     (home / "ten.csv").write_text("".join(f"{row},{','.join('1' * 10)}\n" for row in range(5)))
     (home / "noise.bin").write_bytes(np.random.default_rng(1).bytes(3000))
+    os.mkfifo(home / "pipe")
     (home / "noise.npz").write_bytes((home / "noise.bin").read_bytes())
     plan(build("pipecycle"), 0.5, clients=8, slots=60, session=5).save(home / "plan.npz")
     x, y = np.zeros((30, 4), np.float32), np.arange(30) % 3

@@ -156,6 +156,8 @@ def test_config_teaches_and_is_a_configuration(tmp_path: Path) -> None:
         ("plan pipecycle --clients many", "--clients many: needs a whole number"),
         ("plan pipecycle --budget -3", "budget = -3"),
         ("plan pipecycle --speed 3", "--speed: unknown, --help lists the options"),
+        ("show x.npz --budget", "--budget: needs a value"),
+        ("plan pipecycle --json=5", "--json: takes no value"),
         ("plan pipecycle --seed 3", "--seed: unknown, did you mean --trial?"),
         ("run pipecycle --lr 0.1", "--lr: unknown, write --set train.lr=VALUE"),
         ("run pipecycle --rotation spread", "--rotation: unknown, write --set rotation=VALUE"),
@@ -266,11 +268,26 @@ def test_a_process_says_the_same(tmp_path: Path) -> None:
 
 
 def test_a_run_says_what_it_does_before_it_plans(tmp_path: Path) -> None:
-    done = ctrl_c(
-        "run", "fedavg", "--clients", "200000", "--out", "r", cwd=tmp_path, at="reading the data and the model"
-    )
+    done = ctrl_c("run", "fedavg", "--slots", "500000", "--out", "r", cwd=tmp_path, at="reading the data and the model")
     assert done.returncode == 130
     assert list(tmp_path.iterdir()) == []
+
+
+def test_streams_that_are_closed_or_know_few_letters(tmp_path: Path) -> None:
+    here = f"{sys.executable} -m pipecycle plan fedavg --slots 200"
+    for line in (f"{here} >&-", f"PYTHONIOENCODING=ascii {here}"):
+        done = subprocess.run(line, shell=True, check=False, capture_output=True, text=True, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert "training  " in done.stdout
+    assert "????????" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_but_the_help_for_no_command() -> None:
+    for words in ([], ["data"], ["deploy"]):
+        done = run(*words)
+        assert (done.returncode, done.stderr) == (2, "")
+        assert "Usage: " in done.stdout
 
 
 def test_ctrl_c_while_planning_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def test_a_configuration_of_another_version_is_one_sentence(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_ctrl_c_while_comparing_says_how_to_resume(tmp_path: Path) -> None:
-    options = ("--model", "lenet", "--trials", "2", "--out", "c")
+    options = ("--model", "lenet", "--trials", "2", "--workers", "1", "--out", "c")
     done = ctrl_c("compare", "fedavg", *options, cwd=tmp_path, at="%")  # the bar has a share done: a worker is training
     assert done.returncode == 130
     assert "run the same command again to resume" in done.stdout

@@ -15,6 +15,7 @@ from pipecycle.schedule.summary import sentences, summarise
 from pipecycle.world.devices_file import examples, load
 from pipecycle.world.energy import UNIT
 from pipecycle.world.field import FieldFleet
+from tests.commands import pipecycle
 
 TWO = """
 name = "two kinds"
@@ -341,3 +342,23 @@ def test_a_fleet_in_every_command(tmp_path: Path) -> None:
     written(tmp_path, sweep, "sweep.toml")
     swept = pipecycle("sweep", "sweep.toml", "--dry-run", "--json", cwd=tmp_path)
     assert json.loads(swept.stdout)["runs"] == 1
+
+
+def test_more_samples_than_there_are_is_told_with_file_and_line(tmp_path: Path) -> None:
+    text = "[[device]]\ncount = 4\nsamples = 20\n[[device]]\ncount = 1\nsamples = 900\n"
+    config = Config().changed({"world.fleet": str(written(tmp_path, text)), "world.clients": 5})
+    with pytest.raises(InputError, match=r"fleet\.toml, line 6: samples = 900: digits has 1 to 287 for each of 5"):
+        shares_of(config)
+
+
+def test_what_all_devices_say_cannot_be_said_otherwise(tmp_path: Path) -> None:
+    device = "[[device]]\nshare = 0.5\nsession = 5\nsamples = 9\n"
+    written(tmp_path, device + 'harvest = "always"\n' + device)
+    own = ("plan", "fedavg", "--fleet", "fleet.toml", "--clients", "10", "--slots", "50")
+    for options, words in (
+        (("--session", "7"), "--session 7"),
+        (("--set", "data.samples=5"), "--set data.samples=5"),
+    ):
+        done = pipecycle(*own, *options, cwd=tmp_path)
+        assert done.stderr == f"pipecycle: {words}: has no effect, all devices of fleet have their own\n"
+    assert pipecycle(*own, "--delta", "0.3", cwd=tmp_path).returncode == 0  # for the class that has no harvest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipecycle import screen
-from tests.commands import PATIENCE, ctrl_c, end, pipecycle, process, until
+from tests.commands import PATIENCE, ctrl_c, pipecycle
 
 SMALL = ("--clients", "6", "--slots", "200", "--budget", "300", "--trials", "1", "--device", "cpu", "--workers", "1")
 
@@ -68,32 +67,6 @@ def test_lines_now_and_then_where_there_is_no_terminal(
             assert time.monotonic() < limit
     after = capsys.readouterr().err
     assert set((said + after).splitlines()) <= {"counting 0 %", "counting 25 %"}
-
-
-@pytest.mark.slow
-def test_a_resumed_sweep_says_from_where(tmp_path: Path) -> None:
-    (tmp_path / "s.toml").write_text(
-        "[base.world]\nclients = 10\nslots = 600\n[base.train]\nmodel = 'lenet'\n[base.look]\nevery = 30\n"
-        "[base.policy]\nname = 'fedavg'\n"
-    )
-    options = ("sweep", "s.toml", "--out", "s", "--device", "cpu", "--save-every", "0.05")
-    running = process(*options, cwd=tmp_path)
-    until(lambda: list((tmp_path / "s").glob("*/checkpoint/state.safetensors")), running)
-    end(running, signal.SIGINT)
-    (state,) = (tmp_path / "s").glob("*/metrics.csv")
-    slot = int(state.read_text().splitlines()[-1].split(",")[0]) if state.read_text().count("\n") > 1 else 0
-    terminal, stderr = os.openpty()
-    resumed = process(*options, cwd=tmp_path, stderr=stderr)
-    os.close(stderr)
-    out = ""
-    while True:
-        try:
-            out += os.read(terminal, 65536).decode(errors="replace")
-        except OSError:
-            break
-    resumed.communicate(timeout=PATIENCE)
-    os.close(terminal)
-    assert f"Worker 1: 1 run resumes from slot {slot:,}." in out
 
 
 def test_a_run_without_a_policy_asks_for_one(tmp_path: Path) -> None:

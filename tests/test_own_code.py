@@ -38,6 +38,10 @@ POLICIES = {
     "Settles": ("setup(self, world)", "open('none.txt')", "own_settles.py, line 9, in setup: FileNotFoundError"),
     "Publishes": ("decide(self, slot)", "self.lineage.publish(7)", "own_publishes.py, line 9, in decide: ActionError"),
     "Asks": ("__init__(self, mood: float = 1)", "raise ValueError('no mood')", "own_asks.py, line 9, in __init__"),
+    "Creates": ("decide(self, slot)", "self.fleet.level[:] = 10**9", "policy Creates: has changed what only the fleet"),
+    "Forgets": ("__init__(self)", "pass", "own_forgets.py, line 6, in Forgets: AttributeError: 'Forgets' object has"),
+    "Needs": ("__init__(self, mood: int)", "pass", "setting 'mood' of own_needs:Needs: has no default, needs a value"),
+    "Leaves": ("collect(self, slot)", "pass", "policy 'own_leaves:Leaves': needs collect(self, slot, done, lost)"),
     "Grows": (
         "decide(self, slot)", "np.zeros(10**15)", "own_grows.py, line 9, in decide",
     ),
@@ -47,7 +51,11 @@ MODULES = {
     "import 3": "broken.py, line 1: SyntaxError",
     "raise RuntimeError('x')": "broken.py, line 1: RuntimeError: x",
     "import sys; sys.exit()": "broken.py, line 1: it ends the program",
+    "raise GeneratorExit('x')": "broken.py, line 1: GeneratorExit: x",
     "import nothing_like_this": "No module named 'nothing_like_this'",
+    "import abc\nclass Policy(abc.ABC):\n  name, grouping = 'x', None\n"
+    "  @abc.abstractmethod\n  def setup(self, world): ...\n"
+    "  decide = collect = setup": "is abstract, needs collect, decide, setup",
     "class Policy: pass": "needs to be a class with name, grouping, setup, decide, collect",
     "from pipecycle.policies import FedAvg\nclass Policy(FedAvg):\n  name = 5": "the name of policy",
     "from pipecycle.policies import FedAvg\nclass Policy(FedAvg):\n  grouping = 'odd'": "grouping = odd",

@@ -78,7 +78,14 @@ def test_a_matrix_multiplies_what_a_policy_has(tmp_path: Path) -> None:
         ("[matrix]\ndelta = [0.1]\n[[when]]\ndelta = 0.1\n", "needs a table called set"),
         ("[matrix\n", "is not TOML"),
         ("extends = 'nowhere.toml'\n", r"nowhere\.toml: cannot be read \(no such file or directory\)"),
-        ("trials = '12'\n", "trials = '12': needs at least 1, or a list"),
+        ("extends = 5\n", "extends = 5: needs text"),
+        ("trials = '12'\n", "trials = '12': needs 1 to 100,000, or a list"),
+        ("[matrix]\nslots = [50]\n'world.slots' = [60]\n", "matrix.slots and matrix.world.slots: are the same"),
+        ("[matrix]\ndelta = [0.5]\nharvest = ['always']\n", "matrix.delta and matrix.harvest: are the same"),
+        ("[matrix]\ngroups = [2, 5]\n[[exclude]]\ngroups = '2'\n", "groups.*: describes no run"),
+        ("[matrix]\ngroups = [2]\n[[when]]\ngroups = 3\nset = { slots = 5 }\n", "groups.*: describes no run"),
+        ("[[parts]]\nbase = {}\n", "part 1: base: unknown, needs one of matrix, trials, exclude, when"),
+        ("[base.world]\nslots = 0\n", r"s\.toml: slots = 0"),
         ("trials = true\n", "trials = True"),
         ("trials = 2.5\n", "trials = 2.5"),
         ("trials = []\n", "trials = "),
@@ -201,19 +208,26 @@ SMALL = "[base.world]\nclients = 5\nslots = 100\nsession = 5\n[matrix]\npolicy =
 
 
 def test_one_bad_run_does_not_stop_the_rest(tmp_path: Path) -> None:
-    """Whether a model fits its data is known only once the data are there."""
-    (tmp_path / "unfit.py").write_text("import torch\ndef model(shape, classes): return torch.nn.Linear(3, classes)\n")
-    (tmp_path / "s.toml").write_text(SMALL + "model = ['unfit:model', 'mlp']\n")
+    (tmp_path / "worn.py").write_text(
+        "from torch import nn\nclass Net(nn.Module):\n"
+        "  def __init__(self, shape, classes):\n"
+        "    super().__init__()\n    self.line, self.left = nn.Linear(64, classes), 50\n"
+        "  def forward(self, x):\n"
+        "    self.left -= 1\n    assert self.left >= 0, 'worn out'\n    return self.line(x.flatten(1))\n"
+    )
+    (tmp_path / "s.toml").write_text(SMALL + "model = ['worn:Net', 'mlp']\n")
     done = sweep(tmp_path / "a")
     assert done.returncode == 1
     text = " ".join(done.stdout.split())
     assert "1 of 2 runs finished" in text
-    assert "model 'unfit:model' on inputs of shape (1, 8, 8)" in text
+    assert "worn.py, line 8, in forward: AssertionError: worn out" in text
 
 
 def test_a_run_that_cannot_begin_refuses_the_whole_file(tmp_path: Path) -> None:
+    (tmp_path / "unfit.py").write_text("import torch\ndef model(shape, classes): return torch.nn.Linear(3, classes)\n")
     for line, name, reason in (
         ("capacity = [50.0, 3.0]", "capacity-3.0", "capacity = 3: a session needs 5 units"),
+        ("model = ['mlp', 'unfit:model']", "model-unfit:model", "model 'unfit:model' on inputs of shape (1, 8, 8)"),
         ("model = ['mlp', 'json:net']", "model-json:net", "model 'json:net': module 'json' has no 'net'"),
     ):
         (tmp_path / "s.toml").write_text(f"{SMALL}{line}\n")
@@ -225,20 +239,24 @@ def test_a_run_that_cannot_begin_refuses_the_whole_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_resumes_to_the_same_results(tmp_path: Path) -> None:
+def test_an_interrupted_sweep_says_from_where_it_resumes_and_ends_the_same(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(
-        "[base.world]\nclients = 10\nslots = 150\n[base.train]\nmodel = 'lenet'\n"
-        "[matrix]\npolicy = ['fedavg', 'pipecycle']\n"
+        "[base.world]\nclients = 10\nslots = 450\n[base.train]\nmodel = 'lenet'\n[base.look]\nevery = 30\n"
     )
-    assert sweep(tmp_path / "whole").returncode == 0
     running = process("sweep", "s.toml", "--out", "cut", "--device", "cpu", "--save-every", "0.05", cwd=tmp_path)
     until(lambda: list((tmp_path / "cut").glob("*/checkpoint/state.safetensors")), running)
     output, _ = end(running, signal.SIGINT)
     assert running.returncode == 130
     assert "run the same command again to resume" in output
-    assert sweep(tmp_path / "cut").returncode == 0
-    one, two = ((tmp_path / name / "results.csv").read_bytes() for name in ("whole", "cut"))
-    assert one == two
+    (metrics,) = (tmp_path / "cut").glob("*/metrics.csv")
+    reached = [line.partition(",")[0] for line in metrics.read_text().splitlines()[1:]]
+    resumed = sweep(tmp_path / "cut")
+    assert resumed.returncode == 0
+    assert f"Worker 1: 1 run resumes from slot {[0, *reached][-1]}." in resumed.stdout + resumed.stderr
+    quiet = read_sweep(tmp_path / "s.toml").folders(tmp_path / "whole")
+    train_folders(quiet, device="cpu")
+    results = pandas.read_parquet(tmp_path / "cut" / "results.parquet")
+    pandas.testing.assert_frame_equal(results, collect(quiet), check_exact=True)
 
 
 PARTS = """

@@ -98,7 +98,7 @@ def test_specs_with_options(tmp_path: Path) -> None:
         ("time,ghi\n", "at least two rows"),
         ("1\n2\n", "at least two columns"),
         ("0,1\n1,x\n", "line 2"),
-        ("0,1\n1,nan\n", "line 2: the value is not a finite number"),
+        ("0,1\n1,nan\n", "line 2: the time or a value is not a finite number"),
         ("0,1\n1,2\n3,4\n", "line 3: time must advance"),
         ("0,1\n0,2\n", "time must advance"),
         ("0,1\n1,2,3\n", "line 2: has 3 columns"),
@@ -115,7 +115,7 @@ def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read(tmp_path / "none.csv")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(InputError, match="cannot be read as CSV"):
+    with pytest.raises(InputError, match="is not text in UTF-8"):
         read(tmp_path / "binary.csv")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import site
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
 from typing import Any
-
-from attrs import frozen
 
 LONGEST = 400
 """Letters of somebody else's message that are passed on."""
@@ -40,27 +40,29 @@ def shown(value: Any, longest: int = 60) -> str:
     return text if len(text) <= longest else f"{text[: longest - 4]} ..."
 
 
-@frozen
-class Place:
-    """A line of somebody's code."""
-
-    file: str
-    line: int
-    function: str
-
-    def __str__(self) -> str:
-        within = "" if self.function.startswith("<") else f", in {self.function}"
-        return f"{self.file}, line {self.line}{within}"
-
-
-def own_code(error: BaseException) -> Place | None:
+def own_code(error: BaseException) -> str | None:
     """Where an error comes from in code that is neither ours nor a library's: a user's policy, model or factory."""
     if isinstance(error, SyntaxError) and error.filename and _is_own(error.filename):
-        return Place(_short(error.filename), error.lineno or 0, "<module>")
+        return f"{_short(error.filename)}, line {error.lineno or 0}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if _is_own(frame.filename):
-            return Place(_short(frame.filename), frame.lineno or 0, frame.name)
-    return None if error.__cause__ is None else own_code(error.__cause__)
+            within = "" if frame.name.startswith("<") else f", in {frame.name}"
+            return f"{_short(frame.filename)}, line {frame.lineno or 0}{within}"
+    if error.__cause__ is not None:
+        return own_code(error.__cause__)
+    return _home(type(error.obj)) if isinstance(error, AttributeError) else None
+
+
+def _home(kind: type) -> str | None:
+    """Where a user's own class begins: one that forgot to set an attribute fails in what it inherits from us."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    if file is None or not _is_own(file):
+        return None
+    try:
+        line = inspect.getsourcelines(kind)[1]
+    except (OSError, TypeError, SyntaxError):
+        line = 0
+    return f"{_short(file)}, line {line}, in {kind.__name__}"
 
 
 def sentence(error: BaseException) -> str:
@@ -71,7 +73,7 @@ def sentence(error: BaseException) -> str:
     message = shown(message, LONGEST)
     place = own_code(error)
     if isinstance(error, InputError):
-        return message if place is None or str(place) in message else f"{message} ({place})"
+        return message if place is None or place in message else f"{message} ({place})"
     kind = type(error).__name__
     if isinstance(error, SystemExit):
         kind, message = "it ends the program", f"exit code {message}"

@@ -25,6 +25,7 @@ def write(path: Path, data: bytes | str, *, mode: int = 0o666) -> None:
         raise InputError(f"{path}: is a folder, needs the name of a file")
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
+        _refuse_device(path)
         tidy(path.parent, path.name)
         with open(partial, "wb", opener=lambda path, flags: os.open(path, flags, mode)) as file:
             file.write(data.encode() if isinstance(data, str) else data)
@@ -37,6 +38,12 @@ def write(path: Path, data: bytes | str, *, mode: int = 0o666) -> None:
     finally:
         with suppress(OSError):  # what went wrong before is what matters
             partial.unlink(missing_ok=True)
+
+
+def _refuse_device(path: Path) -> None:
+    """Refuse /dev/null and the like, also a pipe: renaming would put a file in its place."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"{path}: cannot be written (it is a device or a pipe, needs the name of a file)")
 
 
 def sync_folder(folder: Path) -> None:
@@ -69,11 +76,11 @@ def writable(path: Path) -> None:
     with using(path, "written"):
         if not path.name or path.is_dir():
             raise InputError(f"{path}: is a folder, needs the name of a file")
+        _refuse_device(path)  # or a name that is too long
         if not path.parent.is_dir():
             raise InputError(f"{path}: cannot be written ({path.parent} is not a folder)")
         if not os.access(path.parent, os.W_OK):
             raise InputError(f"{path}: cannot be written (permission denied)")
-        path.exists()  # a name may be too long
 
 
 def writable_folder(path: Path) -> None:

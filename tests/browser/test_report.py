@@ -69,8 +69,18 @@ def visit(browser: Any, report: Path) -> Iterator[Visit]:
     visited.context.close()
 
 
-def test_it_loads_in_peace_and_draws_everything(visit: Visit, report: Path) -> None:
-    visit.scroll()
+@pytest.fixture(scope="module")
+def drawn(browser: Any, report: Path) -> Iterator[Visit]:
+    """A page on which everything is drawn, for tests that only look: drawing it takes seconds."""
+    visited = Visit(browser, report)
+    visited.scroll()
+    yield visited
+    assert visited.trouble == []
+    visited.context.close()
+
+
+def test_it_loads_in_peace_and_draws_everything(drawn: Visit, report: Path) -> None:
+    visit = drawn
     assert visit.requests == [report.as_uri()]
     page = visit.page
     plots = page.locator(".plot").all()
@@ -113,9 +123,8 @@ def test_one_switch_hides_a_scheduler_in_every_plot(visit: Visit) -> None:
 
 
 def test_the_keyboard_reaches_and_works_everything(visit: Visit) -> None:
-    visit.scroll()
     page = visit.page
-    page.evaluate("scrollTo(0, 0)")
+    visit.until(lambda: page.evaluate("Boolean(document.getElementById('plot-slot').data)"))
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     for _ in range(24):
@@ -129,7 +138,8 @@ def test_the_keyboard_reaches_and_works_everything(visit: Visit) -> None:
     page.keyboard.press("Space")
     visit.until(lambda: 0 in visit.traces("slot"))
     # Arrow keys pan and +, - and 0 zoom the plot in focus.
-    page.focus("#plot-pipeline-0")
+    page.focus("#plot-pipeline-0")  # which brings it into view, and so it is drawn
+    visit.until(lambda: page.evaluate("Boolean(document.getElementById('plot-pipeline-0').data)"))
     before = visit.range("pipeline-0")
     page.keyboard.press("ArrowRight")
     visit.until(lambda: visit.range("pipeline-0")[0] > before[0])
@@ -147,9 +157,8 @@ def test_the_keyboard_reaches_and_works_everything(visit: Visit) -> None:
     visit.until(lambda: visit.range("pipeline-0")[0] > before[0])
 
 
-def test_hovering_tells_the_numbers(visit: Visit) -> None:
-    page = visit.page
-    page.wait_for_selector("#plot-slot .scatterlayer .point")
+def test_hovering_tells_the_numbers(drawn: Visit) -> None:
+    page = drawn.page
     page.locator("#plot-slot .nsewdrag").scroll_into_view_if_needed()
     box = page.locator("#plot-slot .scatterlayer .point").nth(3).bounding_box()
     assert box is not None
@@ -158,9 +167,8 @@ def test_hovering_tells_the_numbers(visit: Visit) -> None:
     assert "slots" in (page.locator("#plot-slot .hoverlayer").text_content() or "")
 
 
-def test_the_tool_bar_keeps_everything_here(visit: Visit) -> None:
-    page = visit.page
-    page.wait_for_selector("#plot-slot .modebar-btn", state="attached")
+def test_the_tool_bar_keeps_everything_here(drawn: Visit) -> None:
+    page = drawn.page
     titles = page.eval_on_selector_all("#plot-slot .modebar-btn", "found => found.map(node => node.dataset.title)")
     assert titles == ["Download plot as a PNG", "Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes"]
     page.hover("#plot-slot .nsewdrag")
@@ -241,18 +249,16 @@ def test_nothing_is_clipped_or_overprinted(browser: Any, report: Path, width: in
     visited.context.close()
 
 
-def test_the_axis_shows_where_lines_differ(visit: Visit) -> None:
-    visit.scroll()
-    low, high = visit.page.evaluate("document.getElementById('plot-slot')._fullLayout.yaxis.range.slice()")
-    lines = visit.page.evaluate("document.getElementById('plot-slot').data.filter(t => t.name).map(t => t.y)")
+def test_the_axis_shows_where_lines_differ(drawn: Visit) -> None:
+    low, high = drawn.page.evaluate("document.getElementById('plot-slot')._fullLayout.yaxis.range.slice()")
+    lines = drawn.page.evaluate("document.getElementById('plot-slot').data.filter(t => t.name).map(t => t.y)")
     assert low <= min(line[-1] for line in lines)
     assert high >= max(max(line) for line in lines)
     assert high - low < 100
 
 
-def test_plots_round_as_tables_do(visit: Visit) -> None:
-    visit.page.wait_for_selector("#plot-slot .annotation-text-g")
-    said = visit.page.locator("#plot-slot .annotation-text-g").all_text_contents()
+def test_plots_round_as_tables_do(drawn: Visit) -> None:
+    said = drawn.page.locator("#plot-slot .annotation-text-g").all_text_contents()
     assert f"centralised {93.25:.1f} %" in said  # a tie
     assert f"without energy limits {92.55:.1f} %" in said  # less than a tie, though it does not look so
 

@@ -3,12 +3,10 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipecycle.data import Batches, Split, iid, session_indices
-from pipecycle.errors import InputError
 from pipecycle.world.streams import streams
 
 from .conftest import task_of
@@ -107,19 +105,3 @@ def test_with_replacement_samples_recur() -> None:
     batches = session_indices(np.arange(300), 0, 0, 0, 20, 15, replacement=True)
     # 300 draws of 300 leave about 300 / e = 110 out.
     assert 160 < len(np.unique(batches)) < 220
-
-
-def test_bad_numbers() -> None:
-    indices, batches = np.arange(5), Batches(split_of([5, 5]), 0, 2)
-    with pytest.raises(InputError, match="steps = 0: needs at least 1"):
-        session_indices(indices, 0, 0, 0, 0, 15)
-    with pytest.raises(InputError, match="samples = 0: needs at least 1"):
-        session_indices(indices[:0], 0, 0, 0, 2, 15)
-    with pytest.raises(InputError, match="client = 0, k = -1: neither can be negative"):
-        batches([0, 1], [0, -1])
-    with pytest.raises(InputError, match="client 2: the split has 0 to 1"):
-        batches([0, 2], [0, 0])
-    with pytest.raises(InputError, match="client -1: the split has 0 to 1"):
-        batches([-1, 0], [0, 0])
-    with pytest.raises(InputError, match="needs one k for each client"):
-        batches([0, 1], [0])

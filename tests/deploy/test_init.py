@@ -120,6 +120,20 @@ def test_an_app_of_the_users_own_may_have_any_keys(tmp_path: Path) -> None:
         write_app(tmp_path, RunSettings(clients=3))
 
 
+@pytest.mark.parametrize("form", ['ledger = "{}"\n', '"pipecycle.ledger" = "{}"\n', '[pipecycle]\nledger = "{}"\n'])
+def test_a_node_s_own_settings_are_checked_with_or_without_the_prefix(tmp_path: Path, form: str) -> None:
+    pytest.importorskip("flwr")
+    from pipecycle.commands.live_node import Device
+
+    device = Device(tmp_path / "node.toml", "127.0.0.1:1", None, None)
+    device.settings.write_text("partition-id = 3\n" + form.format("/var/lib/forest/ledger.json"))
+    assert device.check().partition_id == 3
+    assert device.environment(device.check())["FLWR_HOME"] == "/var/lib/forest/flower"
+    device.settings.write_text("partition-id = 3\n" + form.format("ledger.json"))
+    with pytest.raises(InputError, match=r"ledger = ledger.json: needs an absolute path"):
+        device.check()
+
+
 @pytest.mark.parametrize("kind", ["systemd", "compose"])
 def test_what_keeps_it_running_elsewhere(deploy: Deploy, tmp_path: Path, kind: str) -> None:
     command = ["init", "wood", "--nodes", "2", "--with", kind, "--superlink", "pi.local:9000"]
@@ -136,3 +150,11 @@ def test_what_keeps_it_running_elsewhere(deploy: Deploy, tmp_path: Path, kind: s
     assert "FLWR_TELEMETRY_ENABLED" in together
     assert kind == "compose" or together.count(" PATH=/opt/pipecycle/bin:") == 2  # a SuperLink starts flower-superexec
     assert together.count("estart: always" if kind == "compose" else "Restart=always") == 2
+
+
+@pytest.mark.parametrize("address", ["fl.example.org", "a place:8000", "https://fl.example.org:8000", "x:"])
+def test_an_address_that_no_unit_could_use(deploy: Deploy, tmp_path: Path, address: str) -> None:
+    refused = deploy("init", "wood", "--with", "systemd", "--superlink", address, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert f"--superlink {address}: needs HOST:PORT, such as fl.example.org:8000" in refused.stderr
+    assert not (tmp_path / "wood").exists()

@@ -65,6 +65,18 @@ def test_a_chain_that_never_reaches_the_server_ends_after_its_patience() -> None
     assert schedule.versions.discarded.sum() >= 4
 
 
+def test_a_chain_whose_last_client_fails_uploads_nothing() -> None:
+    """Client 3's sessions fail: what the others did before it is gone with it, what they do after it is uploaded."""
+    links = Links(failure=np.array([0.0, 0.0, 0.0, 1.0]))
+    schedule = planned("fedseq", 4, 300, {"mode": "chain", "groups": 1}, links=links)
+    sessions, versions = schedule.sessions, schedule.versions
+    uploads = np.sort(sessions.sent[sessions.receiver == Sent.TO_SERVER])
+    assert uploads.tolist() == schedule.publications.slot.tolist()
+    rounds = np.flatnonzero(sessions.client == 3)  # once in every round
+    assert versions.discarded.sum() > 0
+    assert 5 < len(uploads) < len(rounds)
+
+
 @pytest.mark.parametrize("name", ["fedavg", "mifa"])
 def test_one_channel_lets_everybody_through_in_turn(name: str) -> None:
     """Five clients finish together; one upload a slot: the sessions in the order of their starts."""

@@ -8,8 +8,11 @@ from pipecycle import Schedule, plan
 from pipecycle.policies import FLDA, MIFA, CyCP, FedAvg, FedBacys, FedBacysOdd, FedSeq, PipeCycle
 from pipecycle.policies.rotation import Groups
 from pipecycle.schedule.schedule import Sent
+from pipecycle.world import World
 from pipecycle.world.energy import UNIT
-from pipecycle.world.lineage import Kind
+from pipecycle.world.fleet import Fleet
+from pipecycle.world.lineage import Kind, Lineage
+from pipecycle.world.streams import streams
 
 
 def rows(schedule: Schedule, *names: str) -> list[tuple[int, ...]]:
@@ -173,14 +176,17 @@ def test_rotation_takes_the_longest_idle_and_breaks_ties_at_random() -> None:
 
 
 def test_a_group_that_loses_members_keeps_the_rest() -> None:
-    groups = Groups()
-    groups.add(np.array([4, 7, 9]), np.array([0, 1, 2]), 0)
-    groups.add(np.array([1, 2]), np.array([3, 4]), 0)
+    fleet = Fleet(10, session=5, initial=20.0)
+    groups = Groups(World(fleet, Lineage(lambda _: None), streams(0), 10, 5), most=2, size=3, interval=1)
+    for slot in range(2):
+        fleet.harvest(slot, np.zeros(10, np.int64), 0, 0)
+        groups.form(slot, lambda: 0)
+    started = fleet.client_of(np.arange(6)).tolist()
     nobody = np.empty(0, np.int64)
     assert groups.closed_by(np.array([1]), nobody) == []
     (closed,) = groups.closed_by(np.array([2]), np.array([0]))
-    assert (closed.members.tolist(), closed.sessions.tolist()) == ([7, 9], [1, 2])
-    assert groups.closed_by(nobody, np.array([3, 4])) == []  # nobody left: dissolved
+    assert (closed.members.tolist(), closed.sessions.tolist()) == (started[1:3], [1, 2])
+    assert groups.closed_by(nobody, np.array([3, 4, 5])) == []  # nobody left: dissolved
     assert len(groups) == 0
 
 

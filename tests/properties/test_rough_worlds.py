@@ -15,7 +15,7 @@ from pipecycle.policies import REGISTRY
 from pipecycle.schedule.plan import Planning
 from pipecycle.schedule.schedule import Status
 from pipecycle.world.energy import Costs
-from pipecycle.world.links import Links, Passes
+from pipecycle.world.links import Links, Passes, Windows
 from pipecycle.world.streams import Ints
 from tests.properties.worlds import holds, rough
 
@@ -117,11 +117,16 @@ def test_no_policy_stands_still(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in REGISTRY if name != "isolated"])
-@pytest.mark.parametrize("rough_", ["contact", "one channel"])
+@pytest.mark.parametrize("rough_", ["contact", "the same contact", "one channel"])
 def test_nobody_is_starved(name: str, rough_: str) -> None:
-    """Contact comes again with the epoch, so that for most clients it never falls on its last slot; or one update at a
-    time can be sent.  Everybody is heard all the same."""
-    links = Links(passes=Passes(30, 0.2)) if rough_ == "contact" else Links(channels=1)
+    """Contact comes again with the epoch, so that for most clients it never falls on its last slot, or for all it never
+    falls on the end of a turn; or one update at a time can be sent.  Everybody is heard all the same."""
+    first = np.full(12, 2)
+    links = {
+        "contact": Links(passes=Passes(30, 0.2)),
+        "the same contact": Links(windows=Windows(np.arange(12), first, first + 3, 30)),
+        "one channel": Links(channels=1),
+    }[rough_]
     world = HARD | {"harvest": 1.0, "clients": 12, "session": 20, "links": links}
     for settings_ in ({}, {"mode": "chain"}) if name == "fedseq" else ({},):
         sessions = holds(name, settings_, world).sessions

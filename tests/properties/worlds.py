@@ -12,7 +12,7 @@ from pipecycle import build
 from pipecycle.policies import REGISTRY
 from pipecycle.policies.registry import parameters
 from pipecycle.schedule.plan import Planning
-from pipecycle.schedule.schedule import Schedule, Status
+from pipecycle.schedule.schedule import Schedule, Sent, Status
 from pipecycle.schedule.verify import verify
 from pipecycle.world.energy import Costs, at, quanta
 from pipecycle.world.field import FieldFleet
@@ -102,6 +102,11 @@ def holds(name: str, options: dict[str, Any], world: dict[str, Any]) -> Schedule
     verify(schedule)
     energy, sessions = schedule.energy, schedule.sessions
     assert int(sessions.spent.sum()) == int(energy.spent[-1])
+    if name not in ("mifa", "isolated"):  # MIFA repeats its memories
+        uploads = np.sort(sessions.sent[sessions.receiver == Sent.TO_SERVER])
+        served = schedule.publications.slot
+        assert len(served) <= len(uploads)
+        assert (uploads[: len(served)] <= served).all()  # the server learns nothing that nobody has sent
     if not isinstance(fleet, FieldFleet):
         return schedule
 

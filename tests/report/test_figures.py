@@ -14,7 +14,7 @@ from pipecycle.report.figures import figure_style, figures, save
 @pytest.fixture
 def drawn(make):
     paths = [make(f"{p}{t}", p, (50, 80 + t), world__trial=t) for p in ("pipecycle", "fedavg") for t in range(2)]
-    return figures(load(paths), 80.0, {"centralised": 96.5})
+    return figures(load(paths), 80.0)
 
 
 def test_every_figure_is_there(drawn) -> None:

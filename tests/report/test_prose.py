@@ -123,3 +123,15 @@ def test_a_fleet_is_named_with_joules_and_hours(make, tmp_path: Path) -> None:
     target = next(table for table in tables(groups, 80.0) if table.name == "target")
     assert target.head[-2:] == ("Energy, physically", "Hours")
     assert target.cells[0][-1] == "5"
+
+
+def test_what_models_are_judged_by_is_said(make) -> None:
+    options = {"data__validation": 60, "world__budget": None}
+    chosen = [make(name, name, look__on="validation", **options) for name in ("fedavg", "mifa")]
+    assert tell(chosen)[0].startswith("fedavg came out highest: 80.0 % of validation samples right")
+    assert tables(load(chosen))[0].title == "Accuracy on validation samples at the end"
+    # Accuracy on other samples is no rival.
+    (tested, *_), both = load([make("t", "fedavg", **options)]), load([*chosen, make("u", "flda", **options)])
+    assert tested.judge == "test"
+    assert tell([*chosen, make("v", "flda", **options)])[0].startswith("The runs met 2 different worlds")
+    assert len({group.scenario for group in both}) == 2

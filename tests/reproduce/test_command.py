@@ -103,7 +103,8 @@ def test_a_stopped_command_goes_on_and_ends_the_same(home: Path) -> None:
     long = SMALL.replace("slots = 300", "slots = 1000").replace("slots = 450", "slots = 1000").replace("500.0", "1e9")
     (home / "long.toml").write_text(long)
     common = ("--file", "long.toml", "--only", "policy=pipecycle", "--only", "delta=1.0")
-    running = process("reproduce", *common, "--out", "stopped", "--save-every", "0.05", cwd=home)
+    often = ("--save-every", "0.05", "--workers", "1")
+    running = process("reproduce", *common, *often, "--out", "stopped", cwd=home)
     until(lambda: list((home / "stopped" / "runs").glob("*/checkpoint/state.safetensors")), running)
     out, _ = end(running, signal.SIGINT)
     assert running.returncode == 130, out

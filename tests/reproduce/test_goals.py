@@ -55,7 +55,7 @@ def as_printed(ours: float) -> Level:
 def test_the_group_count_is_chosen_on_the_first_trial_and_judged_on_the_others() -> None:
     found = world(as_printed(70.0))
     assert chosen(found) == (5, [1, 2])
-    column = next(one for one in contests(found, 5, [1, 2]) if (one.where, one.delta) == ("iid", 0.5))
+    column = next(one for one in contests(found.among([1, 2]), 5) if (one.where, one.delta) == ("iid", 0.5))
     assert (column.ours, column.rival, column.theirs) == (70.0, "PipeCycle, G = 10", 72.0)
     assert column.gap.mean == pytest.approx(-2.0)
     assert column.gap.error is None  # both trials differ by the same

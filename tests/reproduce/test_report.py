@@ -100,7 +100,6 @@ def test_what_markdown_names_exists(folder: Path) -> None:
     assert "pipecycle reproduce --file" in text  # the command that made it
 
 
-@pytest.mark.slow
 def test_same_bytes_again_and_no_heavy_import(folder: Path) -> None:
     before = files(folder)
     code = (

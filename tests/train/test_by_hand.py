@@ -11,7 +11,7 @@ The test sample is x = 1 of label 0, whose loss is ln(1 + 3^(-u)); it is looked 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import log, log1p
 from typing import Any
 
@@ -35,14 +35,6 @@ from .naive import Training, vector
 
 TRAINERS = pytest.mark.parametrize("trainer", ["loop", "stacked", "naive"])
 LAMBDA = 0.5
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Slope(nn.Module):

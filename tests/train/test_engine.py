@@ -23,11 +23,6 @@ from pipecycle.train.problems import Problem, Training, problem, session_numbers
 from pipecycle.train.sessions import LocalSGD
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def digits() -> Problem:
     return problem("digits", "mlp", clients=20)
@@ -348,3 +343,9 @@ def test_updates_of_unequal_sessions_need_samples(digits: Problem, tmp_path: Pat
     shares = evolve(digits, split=Split.of(np.split(np.arange(90), 3), digits.split.test))
     with pytest.raises(InputError, match="use 60 to 90"):  # sessions of unequal lengths
         train(plan(build("fedavg"), 1.0, clients=3, slots=70, session=[4, 6, 5]), shares)
+
+
+def test_a_split_of_other_data_is_refused(digits: Problem) -> None:
+    beyond = Split.of([[0, 1], [2, len(digits.task.y_train)]], digits.split.test)
+    with pytest.raises(InputError, match="client 1 holds index 1437: digits has 0 to 1436"):
+        evolve(digits, split=beyond)

@@ -134,7 +134,7 @@ def interpreted() -> None:
         assert close(trainer.run(case.reference, case.batches, **how), expected, 1e-5)
     # The same kernels look at models: images that fill no whole number of parts.
     module, images, net = case.module, torch.randn(70, *SHAPE), trainer.layers.net
-    stack = NetworkStack(net, images, torch.zeros(70), CLASSES, LocalSGD(), "fp32", trains=False)
+    stack = NetworkStack(Stacked(module, images, torch.zeros(70), CLASSES), net)
     wanted = torch.stack([applied(module, row, images) for row in case.reference])
     assert float((StackedLogits(stack)(case.reference) - wanted).abs().max()) < 1e-4
 

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from pipecycle import InputError, build, plan
 from pipecycle.train.checkpoint import load_job, save_job
@@ -34,11 +33,6 @@ POLICIES = [
 
 class Stop(Exception):
     pass
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

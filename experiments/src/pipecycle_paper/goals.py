@@ -55,8 +55,9 @@ class Contest:
 
 
 def goals(grid: Grid) -> list[Goal]:
-    groups, rest = chosen(grid)
-    return [_near_paper(grid), _ahead(grid, groups, rest), *_energy(grid, groups, rest)]
+    groups, judged = chosen(grid)
+    rest = grid.among(judged)
+    return [_near_paper(grid), _ahead(rest, groups, judged), *_energy(rest, groups)]
 
 
 def chosen(grid: Grid) -> tuple[int | None, list[int]]:
@@ -71,18 +72,20 @@ def chosen(grid: Grid) -> tuple[int | None, list[int]]:
     return max(means, key=lambda groups: means[groups], default=None), sorted(every - {0})
 
 
-def contests(grid: Grid, groups: int, judged: Sequence[int]) -> list[Contest]:
+def contests(grid: Grid, groups: int | None) -> list[Contest]:
     """Column by column, over the trials that both have; the rival is the best over those very trials."""
     out = []
-    for where, delta in COLUMNS:
-        ours = _of(grid.cell(where, "pipecycle+", groups, delta), judged)
-        rivals = {place: _of(grid.cell(where, *place, delta), judged) for place in choices(SCHEMES)}
-        if ours and all(rivals.values()):
-            best = max(rivals, key=lambda place: float(np.mean(list(rivals[place].values()))))
-            gap = paired(ours, rivals[best])
+    for where, delta in COLUMNS if groups is not None else ():
+        ours = grid.cell(where, "pipecycle+", groups, delta)
+        rivals = {place: grid.cell(where, *place, delta) for place in choices(SCHEMES)}
+        known = {place: cell.by_trial() for place, cell in rivals.items() if cell is not None}
+        if ours is not None and len(known) == len(rivals):
+            best = max(known, key=lambda place: float(np.mean(list(known[place].values()))))
+            pair = (ours.by_trial(), known[best])
+            gap = paired(*pair)
             if gap is not None:
-                common = ours.keys() & rivals[best].keys()
-                mine, theirs = (float(np.mean([some[n] for n in common])) for some in (ours, rivals[best]))
+                common = pair[0].keys() & pair[1].keys()
+                mine, theirs = (float(np.mean([some[n] for n in common])) for some in pair)
                 out.append(Contest(where, delta, mine, label(*best), theirs, gap))
     return out
 
@@ -90,7 +93,7 @@ def contests(grid: Grid, groups: int, judged: Sequence[int]) -> list[Contest]:
 def contest_table(grid: Grid) -> TextTable:
     groups, judged = chosen(grid)
     body = []
-    for contest in contests(grid, groups, judged) if groups is not None else ():
+    for contest in contests(grid.among(judged), groups):
         gap = signed(contest.gap.mean) + ("" if contest.gap.error is None else f" ± {contest.gap.error:.1f}")
         line = (column(contest.where, contest.delta), f"{contest.ours:.1f}", contest.rival, f"{contest.theirs:.1f}")
         body.append((*line, gap, "yes" if contest.gap.mean >= BEHIND else "no"))
@@ -129,7 +132,7 @@ def _ahead(grid: Grid, groups: int | None, judged: Sequence[int]) -> Goal:
         f"{-BEHIND:g} points behind the best of the paper's schemes at its best G in at least {ENOUGH} of "
         f"{len(COLUMNS)} columns"
     )
-    fought = contests(grid, groups, judged) if groups is not None else []
+    fought = contests(grid, groups)
     if not fought:
         return Goal(f"{text}; there is no trial to judge on.", None)
     good = sum(contest.gap.mean >= BEHIND for contest in fought)
@@ -143,7 +146,7 @@ def _ahead(grid: Grid, groups: int | None, judged: Sequence[int]) -> Goal:
     return Goal(text, True if good >= ENOUGH else False if good + missing < ENOUGH else None)
 
 
-def _energy(grid: Grid, groups: int | None, judged: Sequence[int]) -> list[Goal]:
+def _energy(grid: Grid, groups: int | None) -> list[Goal]:
     asked = {
         "iid": (60.0, f"at most {OF_FEDAVG:g} of FedAvg's and below that of every scheme of the paper"),
         "non-iid": (55.0, f"at most {OF_BEST:g} of the least of the paper's schemes"),
@@ -152,15 +155,13 @@ def _energy(grid: Grid, groups: int | None, judged: Sequence[int]) -> list[Goal]
     for where, (target, limit) in asked.items():
         for delta in AMPLE:
             text = f"energy to {target:g} % ({column(where, delta)}), with the same G and trials, is {limit}"
-            out.append(_bill(grid, where, delta, target, groups, judged, text))
+            out.append(_bill(grid, where, delta, target, groups, text))
     return out
 
 
-def _bill(
-    grid: Grid, where: str, delta: float, target: float, groups: int | None, judged: Sequence[int], text: str
-) -> Goal:
-    ours = _cost(grid.cell(where, "pipecycle+", groups, delta), judged, target) if groups is not None else None
-    bills = {place: _cost(grid.cell(where, *place, delta), judged, target) for place in choices(SCHEMES)}
+def _bill(grid: Grid, where: str, delta: float, target: float, groups: int | None, text: str) -> Goal:
+    ours = _cost(grid.cell(where, "pipecycle+", groups, delta), target)
+    bills = {place: _cost(grid.cell(where, *place, delta), target) for place in choices(SCHEMES)}
     known = {place: bill for place, bill in bills.items() if bill is not None}
     if ours is None or len(known) < len(bills):
         return Goal(f"{text}; not all of it was run.", None)
@@ -175,15 +176,11 @@ def _bill(
     return Goal(text, bool(good and 2 * ours[1] >= ours[2]))
 
 
-def _of(cell: Cell | None, judged: Sequence[int]) -> dict[int, float]:
-    """Accuracy at the budget by trial, of those that are judged."""
-    return {} if cell is None else cell.by_trial(judged)
-
-
-def _cost(cell: Cell | None, judged: Sequence[int], target: float) -> tuple[float, int, int] | None:
+def _cost(cell: Cell | None, target: float) -> tuple[float, int, int] | None:
     """Mean energy to a target, how many get there, of how many; those that do not count with what they spent."""
-    some = None if cell is None else cell.among(judged)
-    return (float(np.mean([trial.cost(target) for trial in some])), some.reached(target), len(some)) if some else None
+    if cell is None:
+        return None
+    return float(np.mean([trial.cost(target) for trial in cell])), cell.reached(target), len(cell)
 
 
 def _k(bill: tuple[float, int, int]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from pipecycle.errors import InputError
 from pipecycle.policies.registry import convert, defaults, parameters, policy_class
@@ -93,9 +93,9 @@ class Cell:
         """Some of its trials."""
         return Cell({number: trial for number, trial in self.trials.items() if number in numbers})
 
-    def by_trial(self, among: Container[int] | None = None) -> dict[int, float]:
-        """Accuracy at the budget, of all trials or some."""
-        return {number: trial.value() for number, trial in self.trials.items() if among is None or number in among}
+    def by_trial(self) -> dict[int, float]:
+        """Accuracy at the budget."""
+        return {number: trial.value() for number, trial in self.trials.items()}
 
     def accuracy(self, kind: Kind = "budget") -> Value:
         return self._average([trial.value(kind) for trial in self])
@@ -147,6 +147,11 @@ class Grid:
     def cell(self, distribution: str, policy: str, groups: int | None, delta: float) -> Cell | None:
         key = self.places.get((distribution, policy, groups, delta))
         return None if key is None else self.cells.get(key)
+
+    def among(self, numbers: Container[int]) -> Grid:
+        """The same with some of its trials."""
+        some = {key: cell.among(numbers) for key, cell in self.cells.items()}
+        return evolve(self, cells={key: cell for key, cell in some.items() if len(cell)})
 
     def value(self, distribution: str, policy: str, groups: int | None, delta: float) -> Value | None:
         """The accuracy at the budget, if the cell was run."""

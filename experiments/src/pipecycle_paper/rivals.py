@@ -19,7 +19,8 @@ TARGETS = {"iid": 60.0, "non-iid": 55.0}
 ABOUT = (
     "Schedulers made for clients that come and go (FedAsync, FedBuff, FedAU, FedVARP, F3AST) and FedProx (FedAvg with "
     "a proximal term of 0.01), with their default settings and in the regime of the tables (experiments/rivals.toml). "
-    "Beside them are the schemes of the tables on the same trials, each with its most accurate number of groups."
+    "Beside them are the schemes of the tables on the same trials, each with its most accurate number of groups. "
+    "A trial that never gets to an accuracy counts with what it spent."
 )
 Row = Mapping[str, Cell]
 """A scheduler's cells by distribution."""

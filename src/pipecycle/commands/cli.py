@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -117,6 +118,7 @@ def _plain_help(command: Any) -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command; a mistake of the user's is one sentence on stderr and exit code 2."""
     obey_signals()
+    _open_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     wanted = [argument for argument in given if argument != "--debug"]
     code = 0
@@ -126,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stdout.flush()
     except BrokenPipeError:
         _give_up_stdout()
-    except (Exception, KeyboardInterrupt, SystemExit, Terminated) as error:
+    except BaseException as error:  # a user's code may raise any kind
         if wanted != given:
             traceback.print_exc()
         code = _exit_code(error, given)
@@ -160,9 +162,10 @@ def _users_fault(error: BaseException, given: Sequence[str]) -> str | None:
     if own_code(error) is not None:
         return f"{sentence(error)} (--debug shows the traceback)"
     if isinstance(error, OSError) and error.strerror:
+        where = "the working directory" if isinstance(error, FileNotFoundError) else "standard output"
         if error.filename is None:
             _give_up_stdout()  # it may be what cannot be written
-        return f"{error.filename or 'standard output'}: {reason(error)}"
+        return f"{error.filename or where}: {reason(error)}"
     if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error):
         return f"not enough memory: {shown(str(error) or 'smaller numbers may fit', LONGEST)}"
     return None
@@ -192,6 +195,16 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
         if not argument or (argument.startswith("--") and argument.endswith("=")):
             name = argument[:-1] or before or "the first argument"
             raise InputError(f"{name}: is empty, needs a value")
+
+
+def _open_streams() -> None:
+    """Streams that were closed go nowhere, and letters that a terminal does not have are question marks there."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (it stays open)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _give_up_stdout() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +27,7 @@ from pipecycle.commands.shared import (
     configured,
     settings,
 )
-from pipecycle.commands.sweeping import carry_out, clear_all, save_results, tell_failed
+from pipecycle.commands.sweeping import carry_out, check_data, clear_all, save_results, tell_failed
 from pipecycle.files import writable_folder, write
 from pipecycle.report.tables import check_target
 from pipecycle.runs.compare import DEMO, POLICIES, captions, comparison, references
@@ -100,12 +101,13 @@ def compare(
     tag = hashlib.sha256("".join(sweep.runs).encode()).hexdigest()[:8]
     home = out or Path("runs") / f"compare-{tag}"
     console = screen(stderr=as_json)
-    _announce(console, base, len(names), trials, home)
     check_runs(sweep)
     writable_folder(home)
     if fresh:
         clear_all([home / name for name in sweep.runs], console)
     folders = sweep.folders(home)
+    check_data(folders)
+    _announce(console, base, len(names), trials, home)
     failed = carry_out(folders, console, device=device, workers=workers, save_every=60.0)
     if not save_results(folders, home):
         tell_failed(console, failed)
@@ -123,8 +125,10 @@ def compare(
         about = captions(schedules[0].clients, longest)
         means = {name: float(np.mean(values)) for name, values in lines.items()}
         bar.update(task, description="writing the report", completed=0, total=len(records))
-        text = page(records, target, references=means, captions=about, step=lambda: bar.advance(task))
-    write(home / "report.html", text)
+        write(
+            home / "report.html",
+            page(records, target, references=means, captions=about, step=partial(bar.advance, task)),
+        )
     if as_json:
         rows = summary_rows(records, target)
         print(json.dumps({"folder": str(home), "rows": rows, "references": lines, "about": about, "failed": failed}))
@@ -172,7 +176,7 @@ def _table(rows: list[dict[str, Any]], base: Config, when: str) -> Table:
     judged = "" if base.look.on is None else f" on {base.look.on} samples"
     where = when if base.world.budget is None else when.replace("the budget", f"{number(base.world.budget)} units")
     about = (
-        f"Accuracy in percent {where}{judged}: mean ± deviation over trials. To the best: paired difference with its "
+        f"Accuracy in percent{judged} {where}: mean ± deviation over trials. To the best: paired difference with its "
         f"95 % interval (none if it is equal in all trials). To {goal:g} %: units and slots to reach it; (1 of 3) if "
         f"only some trials did. Energy: {' / '.join(parts.values())}. Waste: sessions whose update was not used."
     )

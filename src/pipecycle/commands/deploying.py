@@ -16,8 +16,9 @@ from rich.text import Text
 
 from pipecycle.checks import MOST_NODES
 from pipecycle.commands import live_table
+from pipecycle.commands.fields import Given, fields
 from pipecycle.commands.live_app import quoted, write_app
-from pipecycle.commands.live_machines import write_machines
+from pipecycle.commands.live_machines import port_of, write_machines
 from pipecycle.commands.shared import STOPPED, Json
 from pipecycle.commands.shared import settings as pairs
 from pipecycle.deploy.local.progress import Progress, Tail
@@ -25,6 +26,8 @@ from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.wire.settings import RunSettings, Scalar
 from pipecycle.errors import InputError
 from pipecycle.policies.registry import convert, nearest, parameters, policy_class
+from pipecycle.runs.config import Config
+from pipecycle.screen import screen
 from pipecycle.world.devices_file import load as load_fleet
 from pipecycle.world.specs import FORMS
 
@@ -46,12 +49,6 @@ DEMO: dict[str, Scalar] = {"clock": "wall", "slots": 120, "slack": 10, "initial"
 """The first live run: two minutes of one-second slots, and batteries that are charged for a session."""
 
 Policy = Annotated[str | None, typer.Option(help="A scheduler, or your own as module:Class. \\[default: pipecycle]")]
-Model = Annotated[
-    str | None, typer.Option(help="mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory. \\[default: mlp]")
-]
-DataName = Annotated[
-    str | None, typer.Option(help="digits, fashion-mnist, cifar10 or an .npz file. \\[default: digits]")
-]
 Harvest = Annotated[str | None, typer.Option(metavar="SPEC", help=f"What emulated batteries gain: {FORMS}.")]
 Nodes = Annotated[
     int | None,
@@ -69,11 +66,12 @@ SetOptions = Annotated[
 
 
 @app.command()
+@fields(Config(), "data", "model")
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the app.")],
+    *,
     policy: Policy = None,
-    model: Model = None,
-    data: DataName = None,
+    given: Given,
     nodes: Nodes = None,
     harvest: Harvest = None,
     set_: SetOptions = None,
@@ -89,7 +87,8 @@ def init(
 
     `pipecycle deploy up DIR` runs it on this machine, `flwr run DIR` on any SuperLink. Example:
     pipecycle deploy init forest --policy pipecycle+ --model lenet --nodes 8 --set groups=2 --set slot-seconds=30"""
-    chosen = RunSettings.of({**DEMO, **_options(policy, model, data, nodes, harvest, set_)})
+    chosen = RunSettings.of({**DEMO, **_options(policy, nodes, harvest, set_, given)})
+    port_of(superlink)  # refused before anything is written
     own = (folder / "pyproject.toml").exists()  # a user's app, which brings its model and data
     files = [str(path) for path in write_app(folder, chosen)]
     if with_ is not None:
@@ -97,7 +96,7 @@ def init(
     if as_json:
         print(json.dumps({"folder": str(folder), "files": files, "settings": chosen.flat()}))
         return
-    console = Console()
+    console = screen()
     learning = "" if own else f" that train {chosen.model} on {chosen.data}"
     for line in (
         f"{folder}: an app in which {chosen.policy} schedules {chosen.clients} nodes{learning}; its settings are in "
@@ -105,23 +104,24 @@ def init(
         f"Try it on this machine: pipecycle deploy up {quoted(folder)}",
         f"On a SuperLink of yours: flwr run {quoted(folder)} NAME",
     ):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 @app.command()
+@fields(Config(), "data", "model")
 def up(
     folder: Annotated[
         Path | None,
         typer.Argument(metavar="[DIR]", help="The app's folder, made if needed. \\[default: live]"),
     ] = None,
+    *,
     nodes: Nodes = None,
     tls: Annotated[
         bool,
         typer.Option("--tls", help="Encrypt, and admit only nodes with registered keys (made for them)."),
     ] = False,
     policy: Policy = None,
-    model: Model = None,
-    data: DataName = None,
+    given: Given,
     harvest: Harvest = None,
     set_: SetOptions = None,
     node: Annotated[
@@ -149,7 +149,7 @@ def up(
     if resume and fresh:
         raise InputError("--resume and --fresh: give one of them, not both")
     site = Site(folder or dir_ or Path("live"))
-    given = _options(policy, model, data, nodes, harvest, set_, site.policy)
+    options = _options(policy, nodes, harvest, set_, given, site.policy)
     own: dict[str, Any] = pairs(node or [])
     if fleet is not None:
         if "battery" in own:
@@ -161,8 +161,8 @@ def up(
     described = NodeSettings.of(own).flat()
     start = site.start_options(StartOptions(tls, {key: described[key] for key in own}), resume=resume)
     begin = {} if site.has_app else DEMO
-    chosen = site.prepare({**begin, **given}, start, resume=resume, fresh=fresh)
-    console = Console(stderr=as_json)
+    chosen = site.prepare({**begin, **options}, start, resume=resume, fresh=fresh)
+    console = screen(stderr=as_json)
     outcome = _run(site, chosen, start, console)
     _print_outcome(site, outcome, console, as_json)
 
@@ -176,7 +176,7 @@ def _run(site: Site, chosen: RunSettings, start: StartOptions, console: Console)
     printed: dict[str, Any] = {}
 
     def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        console.print(text, soft_wrap=True)
 
     def notice(progress: Progress, federation: Federation) -> None:
         for name, code in federation.dead().items():
@@ -221,7 +221,7 @@ def _print_outcome(site: Site, outcome: Outcome, console: Console, as_json: bool
             text += f"\nA report of it: pipecycle report {quoted(site.out)} --out {quoted(site.out / 'report.html')}"
         else:
             text = f"The run ended as {outcome.verdict}: {outcome.why}"
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        console.print(text, soft_wrap=True)
     if not outcome.completed:
         raise typer.Exit(1)
 
@@ -257,10 +257,10 @@ def status(
         figures = {"running": running, "out": str(site.out), "certificates": ends}
         print(json.dumps({**figures, **live_table.figures(progress)}))
         return
-    console = Console()
+    console = screen()
     if not nothing:
         console.print(live_table.table(progress))
-        console.print(_state(site, running, progress), highlight=False, markup=False, soft_wrap=True)
+        console.print(_state(site, running, progress), soft_wrap=True)
     if authority.made:
         text, urgent = validity(authority, local=keys is None)
         console.print(Text(text, style="yellow" if urgent else ""), soft_wrap=True)
@@ -343,26 +343,24 @@ def keys(
     if as_json:
         print(json.dumps({"files": [str(path) for path in files]}))
         return
-    Console().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    screen().print("\n".join(lines), soft_wrap=True)
 
 
 def _options(
     policy: str | None,
-    model: str | None,
-    data: str | None,
     nodes: int | None,
     harvest: str | None,
     set_: list[str] | None,
+    given: Given,
     before: str = "pipecycle",
 ) -> dict[str, Scalar]:
     """Options as settings of a run; the others are settings of the policy (`before`, if none is named)."""
-    named: dict[str, Any] = {"policy": policy, "model": model, "clients": nodes, "harvest": harvest}
+    named: dict[str, Any] = {"policy": policy, "clients": nodes, "harvest": harvest, **given}
+    data, model = given["data"], given["model"]
     if data is not None and data.endswith(".npz"):
         if not Path(data).exists():
             raise InputError(f"--data {data}: there is no such file")
         named["data"] = str(Path(data).absolute())  # Flower starts apps anywhere
-    elif data is not None:
-        named["data"] = data
     if model is not None and ":" not in model:
         from pipecycle.train.presets import PRESETS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from pipecycle.deploy.local.loopback import SWITCHES
@@ -70,11 +71,16 @@ ledger = {ledger}
 """
 
 
+def port_of(address: str) -> str:
+    """The port of a SuperLink, refused unless a unit can name it."""
+    if re.fullmatch(r"[\w.:\[\]-]+:\d+", address, re.ASCII) is None:
+        raise InputError(f"--superlink {address}: needs HOST:PORT, such as fl.example.org:8000")
+    return address.rpartition(":")[2]
+
+
 def write_machines(folder: Path, kind: str, address: str, nodes: int) -> list[Path]:
     """The files for a SuperLink at `address` and its nodes, in a folder of their own within the app's."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise InputError(f"--superlink {address}: needs HOST:PORT, such as fl.example.org:8000")
+    port = port_of(address)
     switches = {key: SWITCHES[key] for key in SWITCHES if key.startswith("FLWR_")}
     environment = {**switches, "FLWR_HOME": f"{STATE}/flower"}
     link = LINK.format(port=port, state=STATE)

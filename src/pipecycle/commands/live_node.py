@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from attrs import frozen
 
-from pipecycle.deploy.local.loopback import HOST, SWITCHES, free_port, program
+from pipecycle.deploy.local.loopback import SWITCHES, program, supernode
 from pipecycle.deploy.node.settings import NodeSettings
+from pipecycle.deploy.wire.settings import PREFIX, ours
 from pipecycle.errors import InputError
 from pipecycle.files import read_toml
 from pipecycle.stopping import as_ctrl_c
@@ -38,15 +40,6 @@ class Device:
     root: Path | None
     key: Path | None
 
-    def command(self) -> list[str]:
-        """A new one for every start: the port, for its own processes alone, may have been taken meanwhile."""
-        command = [program("flower-supernode"), "--superlink", self.superlink, "--host", HOST]
-        command += ["--port", str(free_port()), "--node-config", str(self.settings)]
-        if self.root is None:
-            return [*command, "--insecure"]
-        command += ["--root-certificates", str(self.root)]
-        return command if self.key is None else [*command, "--auth-supernode-private-key", str(self.key)]
-
     def environment(self, node: NodeSettings) -> dict[str, str]:
         """Ours unless the user says otherwise; Flower's files lie beside the ledger."""
         home = {"FLWR_HOME": str(Path(node.ledger).parent / "flower")} if node.ledger else {}
@@ -63,14 +56,18 @@ class Device:
             raise InputError(f"{self.settings}: needs the name of a .toml file, which is how Flower knows a file")
         if self.key is not None and self.root is None:
             raise InputError(f"--key {self.key}: needs --root, since Flower admits keys over TLS alone")
-        return NodeSettings.of(read_toml(self.settings), strict=False)
+        values = read_toml(self.settings)
+        table: Any = values.pop("pipecycle", {})  # which Flower makes keys with our prefix
+        if isinstance(table, dict):
+            values |= {PREFIX + key: value for key, value in table.items()}
+        return NodeSettings.of(ours(values, strict=False), strict=False)
 
 
 def run_node(device: Device, say: Callable[[str], None]) -> int:
     """Run the SuperNode until it is stopped; its exit code if it ends for another reason than not being let in."""
     environment = device.environment(device.check())
     while True:
-        code, refused = _run(device.command(), environment)
+        code, refused = _run(supernode(device.superlink, device.settings, device.root, device.key), environment)
         if not refused:
             if code:
                 say(f"The SuperNode ended with code {code}.")

@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from pipecycle.commands.live_app import read_app, write_app
+from pipecycle.commands.live_app import quoted, read_app, write_app
 from pipecycle.deploy.local.federation import Federation, lines, status
 from pipecycle.deploy.local.loopback import Failed
 from pipecycle.deploy.local.progress import Progress, Tail
@@ -110,7 +110,8 @@ class Site:
         if begun and not resume and not fresh:
             raise InputError(f"{self.out}: holds a run already (--resume continues it, {fresh_one})")
         if status(self.federation) is not None:
-            raise InputError(f"{self.folder}: a federation runs there already (see `pipecycle deploy status`)")
+            look = f"`pipecycle deploy status {quoted(self.folder)}` shows it"
+            raise InputError(f"{self.folder}: a federation runs there already ({look})")
         if not self.has_app:
             write_app(self.folder, RunSettings.of(options))
         place: dict[str, Scalar] = {"out": str(self.out.absolute()), "resume": resume}

@@ -34,9 +34,10 @@ from pipecycle.commands.shared import (
     stopped,
 )
 from pipecycle.commands.sweeping import clear_all
+from pipecycle.data.catalogue import CATALOGUE
 from pipecycle.files import writable_folder
 from pipecycle.runs.config import Config
-from pipecycle.runs.planning import model_of, shares_of
+from pipecycle.runs.planning import check_learning
 from pipecycle.runs.run import RunFolder, train_folders
 from pipecycle.runs.sweep import check_effects
 from pipecycle.schedule.schedule import Schedule
@@ -118,10 +119,11 @@ def folder_name(config: Config) -> str:
 def _prepared(config: Config) -> Schedule:
     """The plan; what the data or the model do not allow is said before time is spent on it."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if config.data.name in CATALOGUE:
+        CATALOGUE[config.data.name].where()
     with progress() as bar:
         bar.add_task("reading the data and the model", total=None)
-        shares_of(config)
-        model_of(config)
+        check_learning(config)
     return planned(config)
 
 

@@ -21,6 +21,7 @@ from pipecycle.runs.planning import planning
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.screen import progress
 from pipecycle.stopping import Interrupted
+from pipecycle.world.devices_file import load as load_fleet
 
 
 def _keys() -> list[str]:
@@ -132,6 +133,12 @@ def configured(
         for target in ("data.alpha", "data.samples", "world.clients"):
             if target in wordings:
                 raise InputError(f"{wordings[target]}: has no effect, {config.data.split} says who holds which samples")
+    if config.world.fleet is not None:
+        devices = load_fleet(config.world.fleet)
+        for key in ("session", "capacity", "initial", "harvest", "samples"):
+            target = f"{'data' if key == 'samples' else 'world'}.{key}"
+            if target in wordings and devices.states(key):
+                raise InputError(f"{wordings[target]}: has no effect, all devices of {devices.name} have their own")
     return config
 
 

@@ -25,7 +25,7 @@ from pipecycle.commands.shared import (
     settings,
     stopped,
 )
-from pipecycle.data.catalogue import CATALOGUE
+from pipecycle.data.catalogue import CATALOGUE, Entry
 from pipecycle.errors import InputError, shown
 from pipecycle.files import writable_folder, write
 from pipecycle.policies.registry import policy_class
@@ -163,18 +163,22 @@ def clear_all(paths: Iterable[Path], console: Console) -> None:
             console.print(f"Left in {path}, because these are not files of a run: {', '.join(kept)}.", soft_wrap=True)
 
 
+def missing(folders: Iterable[RunFolder]) -> list[Entry]:
+    """The data of every unfinished run that lacks them."""
+    sets = [CATALOGUE.get(folder.config.data.name) for folder in folders if not folder.finished]
+    return [entry for entry in sets if entry is not None and not entry.cached()]
+
+
 def check_data(folders: list[RunFolder]) -> None:
     """Refuse at once if no run has its data; if only some lack theirs, the end of the sweep says so."""
-    sets = [CATALOGUE.get(folder.config.data.name) for folder in folders if not folder.finished]
-    if sets and all(entry is not None and not entry.cached() for entry in sets):
-        assert sets[0] is not None
-        sets[0].where()
+    lacking = missing(folders)
+    if lacking and len(lacking) == sum(not folder.finished for folder in folders):
+        lacking[0].where()
 
 
 def foresee(folders: list[RunFolder], *, device: str, workers: int | None) -> Estimate:
     """How long they will take, as far as the data to measure it are there; with a bar, since every run is planned."""
-    sets = [CATALOGUE.get(folder.config.data.name) for folder in folders if not folder.finished]
-    there = all(entry is None or entry.cached() for entry in sets)
+    there = not missing(folders)
     with progress() as bar:
         task = bar.add_task(f"planning every run{', then training for some seconds' * there}", total=None)
 
@@ -187,9 +191,8 @@ def foresee(folders: list[RunFolder], *, device: str, workers: int | None) -> Es
 def how_long(expected: Estimate, folders: Sequence[RunFolder]) -> str:
     """The end of a sentence about steps: how fast they go here, and how long that takes."""
     if expected.seconds is None or expected.steps_per_second is None:
-        entries = (CATALOGUE.get(folder.config.data.name) for folder in folders)
-        missing = next(entry for entry in entries if entry is not None and not entry.cached())
-        return f"; how long that takes can be measured once `{missing.command}` has put {missing.name} into the cache."
+        first = missing(folders)[0]
+        return f"; how long that takes can be measured once `{first.command}` has put {first.name} into the cache."
     seconds = expected.seconds
     duration = f"{max(1, round(seconds))} s" if seconds < 90 else f"{seconds / 60:.0f} min"
     duration = duration if seconds < 5400 else f"{seconds / 3600:.1f} h"

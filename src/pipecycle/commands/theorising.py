@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.progress import Progress, TaskID
 
-from pipecycle.checks import MOST_GROUPS, MOST_PLANS, at_least
+from pipecycle.checks import MOST_PLANS, at_least
 from pipecycle.commands.fields import Given, fields
 from pipecycle.commands.shared import Json, check_execution, configured
 from pipecycle.errors import InputError, shown
@@ -156,19 +157,15 @@ def _numbers(text: str) -> list[int]:
     """1,2,5-8 as a list without repetitions."""
     numbers: set[int] = set()
     for part in text.split(","):
-        low, dash, high = part.strip().partition("-")
-        if not low.isdecimal() or (dash and not high.isdecimal()):
+        ends = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", part)
+        if ends is None:
             raise InputError(f"--groups {shown(text)}: needs whole numbers or ranges, such as 1,2,5-8")
-        if max(len(low), len(high)) > 9:
-            raise InputError(f"--groups {shown(text)}: needs at most {MOST_GROUPS:,} groups")
-        several = range(int(low), int(high or low) + 1)
-        if len(several) > MOST_PLANS:
-            raise InputError(f"--groups {shown(text)}: needs at most {MOST_PLANS:,} different numbers")
+        several = range(int(ends[1]), int(ends[2] or ends[1]) + 1)
         if not several:
             raise InputError(
-                f"--groups {shown(text)}: the range {part.strip()} is empty, give the smaller number first"
+                f"--groups {shown(text)}: the range {part.strip()} is empty, needs the smaller number first"
             )
-        numbers.update(several)
+        numbers.update(several[: MOST_PLANS + 1])
     if len(numbers) > MOST_PLANS:
         raise InputError(f"--groups {shown(text)}: needs at most {MOST_PLANS:,} different numbers")
     if min(numbers) < 1:

@@ -21,6 +21,8 @@ NEEDS = {"integer": "a whole number", "number": "a number", "float": "a number"}
 
 def usage(error: Any, given: Sequence[str]) -> str:
     """The sentence about an error in what was written on the command line."""
+    if getattr(error, "option_name", None) is not None and not hasattr(error, "possibilities"):
+        return f"{error.option_name}: {'takes no value' if 'not take' in str(error) else 'needs a value'}"
     if getattr(error, "option_name", None) is not None:
         options = {name for option in error.ctx.command.params for name in option.opts} if error.ctx else set()
         return f"{error.option_name}: {_unknown(error.option_name, options)}"

@@ -13,10 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pipecycle.checks import at_least
 from pipecycle.data.augment import Augment
 from pipecycle.data.split import Split
-from pipecycle.errors import InputError
 from pipecycle.world.streams import Ints, Words, streams
 
 CHUNK = 1 << 16
@@ -27,7 +25,6 @@ def session_indices(
     indices: Ints, trial: int, client: int, k: int, steps: int, batch: int, replacement: bool = False
 ) -> Ints:
     """The batches of a client's k-th session, (steps, min(batch, samples)), out of the samples that it holds."""
-    _check(steps=steps, batch=batch, samples=len(indices))
     width = min(batch, len(indices))
     words = _Words(trial).take(np.array([client]), np.array([k]), _count(len(indices), steps * width, replacement))
     places = _places(words, len(indices), steps * width, replacement)
@@ -38,7 +35,6 @@ class Batches:
     """The same for many sessions at once: `batches(clients, ks)`."""
 
     def __init__(self, split: Split, trial: int, steps: int, batch: int = 15, replacement: bool = False) -> None:
-        _check(steps=steps, batch=batch)
         self.split, self.steps, self.batch, self.replacement = split, steps, batch, replacement
         self.words = _Words(trial)
         self.sizes = split.sizes
@@ -47,10 +43,7 @@ class Batches:
         """(sessions, steps, batch): session i is the ks[i]-th of clients[i].
 
         A client with fewer samples than `batch` fills the first columns, and -1 stands in the others."""
-        clients, ks = _pairs(clients, ks)
-        if len(clients) and not 0 <= clients.min() <= clients.max() < len(self.split):
-            wrong = clients.min() if clients.min() < 0 else clients.max()
-            raise InputError(f"client {wrong}: the split has 0 to {len(self.split) - 1}")
+        clients, ks = (np.atleast_1d(np.asarray(numbers, np.int64)) for numbers in (clients, ks))
         out = np.full((len(clients), self.steps, self.batch), -1, np.int64)
         sizes = self.sizes[clients]
         order = np.argsort(sizes, kind="stable")
@@ -73,13 +66,12 @@ class Views:
     One word for each place, at the same counters as the batches' words and in a stream of its own."""
 
     def __init__(self, augment: Augment, trial: int, steps: int, batch: int) -> None:
-        _check(steps=steps, batch=batch)
         self.augment, self.steps, self.batch = augment, steps, batch
         self.words = _Words(trial, "augment")
 
     def __call__(self, clients: ArrayLike, ks: ArrayLike) -> Ints:
         """(sessions, steps, batch): session i is the ks[i]-th of clients[i].  Places without a sample count too."""
-        clients, ks = _pairs(clients, ks)
+        clients, ks = (np.atleast_1d(np.asarray(numbers, np.int64)) for numbers in (clients, ks))
         out = np.empty((len(clients), self.steps, self.batch), np.int64)
         several = max(1, CHUNK // (self.steps * self.batch))
         for first in range(0, len(clients), several):
@@ -98,8 +90,6 @@ class _Words:
         self.state["buffer_pos"] = 4
 
     def take(self, clients: Ints, ks: Ints, count: int) -> Words:
-        if len(ks) and min(ks.min(), clients.min()) < 0:
-            raise InputError(f"client = {clients.min()}, k = {ks.min()}: neither can be negative")
         out = np.empty((len(ks), count), np.uint64)
         counter = self.state["state"]["counter"]
         for row, client, k in zip(out, clients.tolist(), ks.tolist(), strict=True):
@@ -107,13 +97,6 @@ class _Words:
             self.bits.state = self.state
             row[:] = self.bits.random_raw(count)
         return out
-
-
-def _pairs(clients: ArrayLike, ks: ArrayLike) -> tuple[Ints, Ints]:
-    clients, ks = np.atleast_1d(np.asarray(clients, np.int64)), np.atleast_1d(np.asarray(ks, np.int64))
-    if clients.shape != ks.shape or clients.ndim != 1:
-        raise InputError(f"clients has shape {clients.shape} and ks {ks.shape}: needs one k for each client")
-    return clients, ks
 
 
 def _count(size: int, needed: int, replacement: bool) -> int:
@@ -136,8 +119,3 @@ def _places(words: Words, size: int, needed: int, replacement: bool) -> Ints:
     keys.sort(axis=2)
     keys &= (np.uint64(1) << width) - np.uint64(1)
     return keys.view(np.int64).reshape(len(words), -1)[:, :needed]
-
-
-def _check(**counts: int) -> None:
-    for name, count in counts.items():
-        at_least(1).of(name, count)

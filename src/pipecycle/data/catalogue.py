@@ -27,6 +27,8 @@ class Entry:
     shape: tuple[int, ...] = ()
     """Of one sample."""
     classes: int = 10
+    samples: int = 0
+    """To train on."""
 
     def folder(self) -> Path:
         return cache.root() / self.name
@@ -53,7 +55,7 @@ class Entry:
         return f"pipecycle data fetch {self.name}"
 
 
-DIGITS = Entry("digits", "8x8 grey digits, part of scikit-learn", shape=(1, 8, 8))
+DIGITS = Entry("digits", "8x8 grey digits, part of scikit-learn", shape=(1, 8, 8), samples=1437)
 
 FASHION_MNIST = Entry(
     "fashion-mnist",
@@ -67,6 +69,7 @@ FASHION_MNIST = Entry(
     site="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
     size=30_878_645,
     shape=(1, 28, 28),
+    samples=60_000,
 )
 
 CIFAR10 = Entry(
@@ -85,6 +88,7 @@ CIFAR10 = Entry(
     archive_md5="c32a1d4ab5d03f1284b67883e8d87530",
     size=170_052_171,
     shape=(3, 32, 32),
+    samples=50_000,
 )
 
 CATALOGUE = {entry.name: entry for entry in (DIGITS, FASHION_MNIST, CIFAR10)}

@@ -21,8 +21,8 @@ def iid(task: Task, clients: int, samples: int | None = None, trial: int = 0, va
     """Disjoint random shares of `samples` each, by default min(300, train // clients).
 
     `validation` training samples are held back first; no client gets them."""
+    samples = per_client(task.name, len(task.y_train), clients, samples, validation)
     held = _held_back(task, validation, trial)
-    samples = _samples(task, clients, samples, len(held))
     order = streams(trial)("split", _IID).permutation(len(task.y_train))
     order = order[~np.isin(order, held)]
     return _split(order[: clients * samples].reshape(clients, samples), task, trial, held)
@@ -36,8 +36,8 @@ def dirichlet(
     Samples of a class are taken without replacement; once it has run out, a client's shares are renormalised
     over the classes that are left.  They always can be: as logarithms no share is ever 0.  `validation` training
     samples are held back first; no client gets them."""
+    samples = per_client(task.name, len(task.y_train), clients, samples, validation)
     held = _held_back(task, validation, trial)
-    samples = _samples(task, clients, samples, len(held))
     ALPHA.of("alpha", alpha)
     draw = streams(trial)
     logs = log_gammas(draw, "split", _SHARES, clients * task.classes, alpha).reshape(clients, task.classes)
@@ -102,12 +102,8 @@ def _split(rows: Ints, task: Task, trial: int, held: Ints, notes: tuple[str, ...
 
 def _held_back(task: Task, count: int, trial: int) -> Ints:
     """The trial's validation samples."""
-    at_least(0).of("validation", count)
     at_least(0).of("trial", trial)
-    total = len(task.y_train)
-    if count >= total:
-        raise InputError(f"validation = {count}: {task.name} has {total} training samples, and clients need some")
-    return streams(trial)("split", _VALIDATION).sample(np.arange(total), count)
+    return streams(trial)("split", _VALIDATION).sample(np.arange(len(task.y_train)), count)
 
 
 def held_out(task: Task, trial: int = 0) -> Ints:
@@ -115,14 +111,18 @@ def held_out(task: Task, trial: int = 0) -> Ints:
     return streams(trial)("split", _TEST).sample(np.arange(len(task.y_test)), TEST)
 
 
-def _samples(task: Task, clients: int, samples: int | None, held: int) -> int:
-    total = len(task.y_train) - held
+def per_client(name: str, total: int, clients: int, samples: int | None, held: int = 0) -> int:
+    """How many of a set's `total` training samples each client gets, `held` of which are held back."""
+    at_least(0).of("validation", held)
+    if held >= total:
+        raise InputError(f"validation = {held}: {name} has {total} training samples, and clients need some")
+    total -= held
     at_least(1).of("clients", clients)
     if clients > total:
-        raise InputError(f"clients = {clients}: {task.name} has samples for 1 to {total} clients")
+        raise InputError(f"clients = {clients}: {name} has samples for 1 to {total} clients")
     if samples is None:
         return min(SAMPLES, total // clients)
     at_least(1).of("samples", samples)
     if samples > total // clients:
-        raise InputError(f"samples = {samples}: {task.name} has 1 to {total // clients} for each of {clients} clients")
+        raise InputError(f"samples = {samples}: {name} has 1 to {total // clients} for each of {clients} clients")
     return samples

@@ -38,8 +38,7 @@ class Asynchronous:
         self.fleet, self.lineage, self.draw = world.fleet, world.lineage, world.draw
         self.need = self.fleet.to_train + self.fleet.to_server
         self.most = self.concurrency or group_cap(world.clients, 1)
-        self.busy = np.zeros(world.clients, bool)
-        self.training = 0
+        self.busy = np.zeros(world.clients, bool)  # in training
         self.steps = 0
         """Steps that the server has taken."""
         self.seen = np.zeros(world.clients, np.int64)
@@ -52,16 +51,16 @@ class Asynchronous:
             if len(sessions):
                 clients = self.fleet.client_of(sessions)
                 self.receive(clients, sessions)
-        if self.training < self.most:
+        room = self.most - int(np.count_nonzero(self.busy))
+        if room > 0:
             ready = self.fleet.free(self.need)
             if len(ready):
-                self.begin(self.draw("train", slot).sample(ready, self.most - self.training))
+                self.begin(self.draw("train", slot).sample(ready, room))
 
     def begin(self, clients: Ints) -> None:
         self.fleet.start(clients, self.lineage.published, self.need)
         self.seen[clients] = self.steps
         self.busy[clients] = True
-        self.training += len(clients)
 
     def receive(self, clients: Ints, sessions: Ints) -> None:
         """Updates have arrived."""
@@ -73,6 +72,4 @@ class Asynchronous:
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
         for sessions in (done, lost):
             if len(sessions):
-                clients = self.fleet.client_of(sessions)
-                self.training -= int(np.count_nonzero(self.busy[clients]))
-                self.busy[clients] = False
+                self.busy[self.fleet.client_of(sessions)] = False

@@ -4,7 +4,8 @@ Greedy sessions as in FedAvg, but a finished client keeps its update until it is
 clients passed over at an earlier pick go first.  Updates are added to the current model however old their
 reference is; that is what breaks it for many groups.  `step` is our remedy and off by default; the lag that counts
 is the largest in the group.  Where links fail, the star is drawn from the members that reach the server; if none does,
-all keep their updates and go first in a later round; if the star's upload is lost, so are the updates that it had.
+all keep their updates, and the group-round is tried again in the slots that follow, with a group drawn anew; if the
+star's upload is lost, so are the updates that it had.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from attrs import define, field
 
 from pipecycle.checks import MOST_CLIENTS, MOST_GROUPS, at_least, some_slots
 from pipecycle.policies.clock import epoch_length, round_length
-from pipecycle.policies.steps import rule, step_setting
+from pipecycle.policies.steps import rule, step_setting, through_star
 from pipecycle.world.contract import Grouping, World
 from pipecycle.world.streams import Ints, merged
 
@@ -39,17 +40,17 @@ class CyCP:
     """How much of a group's mean update is added: a part of it, or lag-stable; 1 is the paper's."""
 
     def setup(self, world: World) -> None:
-        self.fleet, self.lineage, self.draw = world.fleet, world.lineage, world.draw
+        self.world, self.fleet, self.lineage, self.draw = world, world.fleet, world.lineage, world.draw
         self.period = round_length(epoch_length(self.epoch, world.session), self.groups)
         self.cap = self.group_cap or max(1, world.clients // self.groups)
         self.passed_over = np.zeros(world.clients, bool)
         self.steps = rule(self.step, self.groups)
+        self.late = False  # a group-round is due in which nobody has reached the server yet
 
     def decide(self, slot: int) -> None:
-        if slot % self.period == self.period - 1:
+        if slot % self.period == self.period - 1 or self.late:
             members = self.pick(slot, self.fleet.unsent(self.fleet.to_report))
-            if len(members):
-                self.aggregate(slot, members)
+            self.late = len(members) > 0 and not self.aggregate(slot, members)
         ready = self.fleet.free(self.fleet.to_train)
         if len(ready):
             self.fleet.start(ready, self.lineage.published)
@@ -69,19 +70,14 @@ class CyCP:
         self.passed_over[members] = False
         return members
 
-    def aggregate(self, slot: int, members: Ints) -> None:
+    def aggregate(self, slot: int, members: Ints) -> bool:
+        """False if nobody reaches the server."""
         stars = self.fleet.reaching(members, "server")
         if not len(stars):
             self.passed_over[members] = True
-            return
-        star = self.draw("star", slot).choice(stars)
-        updates = self.fleet.send(members[members != star], "hub")
-        own = self.fleet.send_one(star, "server")
-        if own < 0:
-            return
-        updates = merged(updates, np.array([own]))
-        step = self.steps.of(self.lineage.lag(int(self.fleet.reference[members].min())), len(updates))
-        self.lineage.publish(self.lineage.mean(self.lineage.published, updates, step=step))
+            return False
+        through_star(self.world, self.steps, members, self.draw("star", slot).choice(stars))
+        return True
 
     def references(self) -> tuple[int, ...]:
         return ()

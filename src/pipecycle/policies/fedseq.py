@@ -7,8 +7,8 @@ stays where it was trained until the next client can afford its session, so that
 `step` is ours and off by default; a chain's models are averaged, so that there is no step to shorten.
 
 Where links fail: a head that does not reach the server keeps its group's updates until it does; if its upload is lost,
-so are they.  In a chain a model that is lost on its way begins again as the server's, with the clients that are left,
-and one that has waited for `patience` slots to be uploaded is given up.
+so are they.  In a chain a model that is lost on its way, or with the client that was training it, begins again as the
+server's, with the clients that are left, and one that has waited for `patience` slots to be uploaded is given up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attrs import define, field, frozen
 
 from pipecycle.checks import MOST_GROUPS, at_least, one_of, some_slots
 from pipecycle.errors import InputError
-from pipecycle.policies.rotation import Groups, Rotation, group_cap
+from pipecycle.policies.rotation import Groups
 from pipecycle.policies.steps import rule, step_setting
 from pipecycle.world.contract import Grouping, World
 from pipecycle.world.lineage import Kind
@@ -79,12 +79,7 @@ class Shared:
 
     def __init__(self, world: World, groups: int, step: float | str) -> None:
         self.fleet, self.lineage, self.draw = world.fleet, world.lineage, world.draw
-        self.groups, self.steps = groups, rule(step, groups)
-        self.need = self.fleet.to_train + self.fleet.to_report
-        self.every = max(1, -(-world.session // groups))
-        self.queue = Rotation(world, group_cap(world.clients, groups))
-        self.formed = -self.every
-        self.active = Groups()
+        self.active, self.steps = Groups(world, groups), rule(step, groups)
         self.waiting: list[Waiting] = []
         self.events = 0
 
@@ -94,13 +89,7 @@ class Shared:
     def decide(self, slot: int) -> None:
         if self.waiting:
             self.waiting = [group for group in self.waiting if not self.report(group)]
-        if slot - self.formed < self.every or len(self.active) >= self.groups:
-            return
-        members = self.queue.pick(slot, self.need)
-        if len(members):
-            server = self.lineage.published
-            self.active.add(members, self.fleet.start(members, server, self.need), server)
-            self.formed = slot
+        self.active.form(slot, lambda: self.lineage.published)
 
     def collect(self, slot: int, done: Ints, lost: Ints) -> None:
         for group in self.active.closed_by(done, lost):
@@ -182,8 +171,13 @@ class Chains:
             return
         cluster.holder = None
         if not arrived:
+            self.begin_again(cluster)
+
+    def begin_again(self, cluster: Cluster) -> None:
+        """The cluster's model is gone."""
+        if cluster.sessions:
             self.lineage.discard(cluster.model)
-            cluster.model, cluster.sessions = self.lineage.published, 0
+        cluster.model, cluster.sessions = self.lineage.published, 0
 
     def start(self, slot: int, cluster: Cluster) -> None:
         if slot < cluster.since:
@@ -214,7 +208,9 @@ class Chains:
                 cluster.model = self.lineage.mean(cluster.model, np.array([session]), kind=Kind.HANDOVER)
                 cluster.holder = cluster.order[cluster.place]
                 cluster.sessions += 1
-            elif session not in gone:
+            elif session in gone:
+                self.begin_again(cluster)
+            else:
                 continue
             cluster.training = None
             cluster.place += 1

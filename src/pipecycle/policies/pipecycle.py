@@ -15,7 +15,7 @@ from typing import ClassVar
 from attrs import define, field, frozen
 
 from pipecycle.checks import MOST_CLIENTS, MOST_GROUPS, at_least, one_of, share, some_slots
-from pipecycle.policies.rotation import Group, Groups, Rotation, group_cap
+from pipecycle.policies.rotation import Group, Groups
 from pipecycle.world.contract import Grouping, World
 from pipecycle.world.lineage import Kind
 from pipecycle.world.streams import Ints
@@ -49,26 +49,17 @@ class Pipeline:
 
     def setup(self, world: World) -> None:
         self.fleet, self.lineage, self.draw = world.fleet, world.lineage, world.draw
-        self.need = self.fleet.to_train + self.fleet.to_report
-        self.every = self.interval or max(1, -(-world.session // self.groups))
-        self.queue = Rotation(world, self.group_size or group_cap(world.clients, self.groups))
-        self.formed = -self.every
-        self.active = Groups()
+        self.active = Groups(world, self.groups, self.group_size, self.interval)
         self.hubs: deque[Hub] = deque()
         self.events = 0
 
     def decide(self, slot: int) -> None:
-        if slot - self.formed >= self.every and len(self.active) < self.groups:
-            members = self.queue.pick(slot, self.need)
-            if len(members):
-                reference = self.relay() if self.hubs else self.lineage.published
-                self.active.add(members, self.fleet.start(members, reference, self.need), reference)
-                self.formed = slot
+        self.active.form(slot, self.relay)
         if not len(self.active) and self.hubs:  # flush a stagnated pipeline
             self.relay()
 
     def relay(self) -> int:
-        """The hub that has waited longest uploads; the server publishes what it makes of it, and serves it."""
+        """The hub that has waited longest uploads, if any can; the version that the server then serves."""
         hub = next((hub for hub in self.hubs if self.fleet.reaches(hub.client, "server")), None)
         if hub is None:
             return self.lineage.published
@@ -115,7 +106,7 @@ class PipeCycle(Pipeline):
 
     def setup(self, world: World) -> None:
         super().setup(world)
-        self.queue.spread = self.rotation == "spread"
+        self.active.queue.spread = self.rotation == "spread"
 
     def adopt(self, hub: Hub) -> int:
         if self.relay_mix == 1.0:

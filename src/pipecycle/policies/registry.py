@@ -17,19 +17,22 @@ import numpy as np
 
 from pipecycle.checks import text
 from pipecycle.errors import InputError, sentence, shown
+from pipecycle.policies import REGISTRY
 from pipecycle.world.contract import Policy
 
 MODELS = ("mlp", "lenet", "cnn64", "wide", "cnn64-gn", "resnet8-gn")
 """The names of `pipecycle.train.presets.PRESETS`, which a room above this one holds."""
 ELSEWHERE = {"fedprox": "A setting of training, for every scheduler: train.proximal, the weight of the proximal term."}
 """What is looked for among the policies and is none."""
+PARTS = ("name", "grouping", "setup", "decide", "collect")
+"""Of a policy."""
+TAKES = {"setup": ("world",), "decide": ("slot",), "collect": ("slot", "done", "lost")}
+"""What its methods are called with."""
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "none"}
 
 
 def policy_class(name: str) -> type[Policy]:
     """The class called `name`, or found as `module:Class` (the working directory counts)."""
-    from pipecycle.policies import REGISTRY
-
     text.of("policy", name)
     if name in REGISTRY:
         return REGISTRY[name]
@@ -38,14 +41,39 @@ def policy_class(name: str) -> type[Policy]:
     if ":" not in name:
         raise InputError(f"policy {shown(name)!r}: {nearest(name, REGISTRY, 'your own as module:Class')}")
     kind: Any = named(name, "policy")
-    missing = [part for part in ("name", "grouping", "setup", "decide", "collect") if not hasattr(kind, part)]
-    if not isinstance(kind, type) or missing:
-        raise InputError(f"policy {name!r}: needs to be a class with {', '.join(missing) or 'a policy inside'}")
+    if not isinstance(kind, type) or _missing(kind):
+        raise InputError(f"policy {name!r}: needs to be a class with {', '.join(_missing(kind) or PARTS)}")
+    check_methods(kind, f"policy {name!r}")
     policy: type[Policy] = kind
     text.of(f"the name of policy {name!r}", policy.name)
     if policy.grouping not in ("launch", "aggregation", None):
         raise InputError(f"policy {name!r}: grouping = {shown(policy.grouping)}, needs launch, aggregation or None")
     return policy
+
+
+def check_policy(policy: Any) -> None:
+    """Refuse an object that is no policy."""
+    if isinstance(policy, type) or _missing(policy):
+        raise InputError(f"policy = {shown(policy)}: needs a name, or an object with {', '.join(PARTS)}")
+    check_methods(type(policy), f"policy {type(policy).__name__}")
+
+
+def _missing(policy: Any) -> list[str]:
+    return [part for part in PARTS if not hasattr(policy, part)]
+
+
+def check_methods(kind: type, what: str) -> None:
+    """Refuse a class whose methods are not called as those of a policy are."""
+    abstract = getattr(kind, "__abstractmethods__", ())
+    if abstract:
+        raise InputError(f"{what}: is abstract, needs {', '.join(sorted(abstract))}")
+    for name, takes in TAKES.items():
+        method = inspect.getattr_static(kind, name, None)
+        if inspect.isfunction(method):
+            try:
+                inspect.signature(method).bind("self", *takes)
+            except TypeError:
+                raise InputError(f"{what}: needs {name}(self, {', '.join(takes)})") from None
 
 
 def check_model(name: str) -> None:
@@ -95,6 +123,9 @@ def build(name: str, options: Mapping[str, Any] | None = None, /, **settings: An
     given: dict[str, Any] = {}
     for some in (spec.settings, options or {}, settings):
         given |= typed(kind, spec.policy, some)
+    without = [key for key in parameters(kind) if key not in given and key not in defaults(kind)]
+    if without:
+        raise InputError(f"setting {without[0]!r} of {spec.policy}: has no default, needs a value")
     return kind(**given)
 
 
@@ -117,7 +148,8 @@ def parameters(kind: type[Policy]) -> Mapping[str, Any]:
         hints = typing.get_type_hints(kind.__init__)
     except (NameError, TypeError, AttributeError):  # a user's, which mean something to a type checker alone
         hints = {}
-    names = [name for name in inspect.signature(kind).parameters if name != "self"]
+    rest = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    names = [name for name, given in inspect.signature(kind).parameters.items() if given.kind not in rest]
     return MappingProxyType({name: hints.get(name, str) for name in names})
 
 
@@ -158,8 +190,6 @@ def revision(kind: type[Policy]) -> int:
 def recorded(meta: Mapping[str, Any]) -> dict[str, Any]:
     """The settings behind what a schedule says of itself: also those that it leaves unsaid, and the revision of a
     policy that has several."""
-    from pipecycle.policies import REGISTRY
-
     kind = REGISTRY.get(meta["policy"])
     if kind is None:
         return dict(meta["settings"])

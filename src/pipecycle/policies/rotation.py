@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 
 import numpy as np
 from attrs import define, field
@@ -28,13 +29,13 @@ class Rotation:
 
     The clients wait in line in the order of joining, so that only the head of the line is looked at."""
 
-    def __init__(self, world: World, size: int, *, spread: bool = False) -> None:
+    def __init__(self, world: World, size: int) -> None:
         self._fleet, self._draw = world.fleet, world.draw
         self._joined = np.full(world.clients, -1, np.int32)
         self._line = np.empty(2 * world.clients + size, np.int64)
         self._line[: world.clients] = np.arange(world.clients)
         self._head, self._tail = 0, world.clients
-        self.size, self.spread = size, spread
+        self.size, self.spread = size, False
 
     def pick(self, slot: int, need: Quanta) -> Ints:
         """At most `size` of the free clients with enough energy, in client order; they join in this slot."""
@@ -116,16 +117,27 @@ class Group:
 
 
 class Groups:
-    """The groups in training, oldest first."""
+    """The groups in training, oldest first: at most `most`, of at most `size` members, formed at intervals."""
 
-    def __init__(self) -> None:
+    def __init__(self, world: World, most: int, size: int | None = None, interval: int | None = None) -> None:
+        self._fleet, self._most = world.fleet, most
+        self._need = world.fleet.to_train + world.fleet.to_report
+        self._interval = interval or max(1, -(-world.session // most))
+        self.queue = Rotation(world, size or group_cap(world.clients, most))
+        self._formed = -self._interval
         self._active: list[Group] = []
 
     def __len__(self) -> int:
         return len(self._active)
 
-    def add(self, members: Ints, sessions: Ints, reference: int) -> None:
-        self._active.append(Group(members, sessions, reference))
+    def form(self, slot: int, reference: Callable[[], int]) -> None:
+        """A new group, if it is time, there is room and anybody can train; the reference is asked for only then."""
+        if slot - self._formed >= self._interval and len(self) < self._most:
+            members = self.queue.pick(slot, self._need)
+            if len(members):
+                version = reference()
+                self._active.append(Group(members, self._fleet.start(members, version, self._need), version))
+                self._formed = slot
 
     def references(self) -> list[int]:
         return [group.reference for group in self._active]

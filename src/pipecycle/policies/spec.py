@@ -9,6 +9,7 @@ from typing import Any
 from attrs import field, frozen
 
 from pipecycle.errors import InputError, shown
+from pipecycle.policies import REGISTRY
 from pipecycle.policies.registry import settings
 from pipecycle.world.contract import Policy
 
@@ -31,8 +32,6 @@ class Spec:
     @classmethod
     def of(cls, policy: str | Spec | Policy) -> Spec:
         """From text, or from a policy object: one of ours, or of a class at the top of a module."""
-        from pipecycle.policies import REGISTRY
-
         if isinstance(policy, Spec):
             return policy
         if isinstance(policy, str):

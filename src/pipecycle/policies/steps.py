@@ -16,8 +16,12 @@ from collections import deque
 from math import pi, sin
 from typing import Any
 
+import numpy as np
+
 from pipecycle.checks import Check
 from pipecycle.errors import InputError
+from pipecycle.world.contract import World
+from pipecycle.world.streams import Ints, merged
 
 LAG_STABLE = "lag-stable"
 KAPPA = 0.85
@@ -58,6 +62,19 @@ class Fixed:
 
     def of(self, lag: int, size: int) -> float:
         return self._step
+
+
+def through_star(world: World, steps: Fixed | LagStable, members: Ints, star: int) -> int | None:
+    """The others send to the star, which uploads what it then has; the version that the server makes of it, or None if
+    the upload is lost.  The lag that counts is the largest among the members."""
+    fleet, lineage = world.fleet, world.lineage
+    updates = fleet.send(members[members != star], "hub")
+    own = fleet.send_one(star, "server")
+    if own < 0:
+        return None
+    updates = merged(updates, np.array([own]))
+    step = steps.of(lineage.lag(int(fleet.reference[members].min())), len(updates))
+    return lineage.publish(lineage.mean(lineage.published, updates, step=step))
 
 
 def rule(step: float | str, groups: int) -> Fixed | LagStable:

@@ -18,7 +18,7 @@ from pipecycle.report.lanes import letter, pipeline
 from pipecycle.report.mixing import mixing
 from pipecycle.report.payload import common_budget, coverage, differences, lag, participation
 from pipecycle.report.styles import CHAINS, Style, styles_of
-from pipecycle.report.tables import Summary, always, default_target, named, summary_rows
+from pipecycle.report.tables import Summary, always, default_target, judges, named, summary_rows
 from pipecycle.results import Axis, mean_curve
 from pipecycle.runs.records import Group
 from pipecycle.world.energy import UNIT
@@ -56,7 +56,6 @@ def figure_style(*, formulas: bool = False) -> Iterator[None]:
 def figures(
     groups: Sequence[Group],
     target: float | None = None,
-    references: Mapping[str, float] | None = None,
     labels: Mapping[str, str] | None = None,
     width: float | None = None,
 ) -> dict[str, Draw]:
@@ -66,7 +65,7 @@ def figures(
     groups = named(groups, labels)
     target = default_target(groups) if target is None else target
     rows = summary_rows(groups, target)
-    made = _Figures(groups, rows, references or {}, width)
+    made = _Figures(groups, rows, width)
     out: dict[str, Draw] = {}
     if any(group.curves for group in groups):
         out["accuracy_slots"] = lambda: made.accuracy(("slot",))
@@ -106,10 +105,8 @@ def blank(width: float, height: float, rows: int = 1, columns: int = 1, **option
 
 
 class _Figures:
-    def __init__(
-        self, groups: Sequence[Group], rows: Sequence[Summary], references: Mapping[str, float], width: float | None
-    ) -> None:
-        self.groups, self.rows, self.references, self.width = groups, rows, references, width
+    def __init__(self, groups: Sequence[Group], rows: Sequence[Summary], width: float | None) -> None:
+        self.groups, self.rows, self.width = groups, rows, width
         self.styles = styles_of([group.policy for group in groups])
         self.differences = differences(groups, rows)
 
@@ -129,7 +126,7 @@ class _Figures:
         for pane, axis in zip(panes.flat, axes, strict=True):
             self._curves(pane, axis)
         for pane in panes[:, 0]:
-            pane.set_ylabel("test accuracy (%)")
+            pane.set_ylabel(f"{judges(self.groups)} accuracy (%)")
         self._legend(figure, panes.flat[0])
         return figure
 
@@ -142,9 +139,6 @@ class _Figures:
                 low, high = line.mean - line.sd, line.mean + line.sd
                 pane.fill_between(line.x, low, high, color=style.ink, alpha=0.15, linewidth=0)
             pane.plot(line.x, line.mean, markevery=max(1, len(line.x) // 8), label=group.label, **drawn(style))
-        for name, value in self.references.items():
-            pane.axhline(value, color="#666666", linewidth=0.7, linestyle=":")
-            pane.annotate(name, (0.01, value), xycoords=("axes fraction", "data"), fontsize=6, va="bottom")
         if axis == "energy" and (budget := common_budget(self.groups)) is not None:
             pane.axvline(budget, color="#666666", linewidth=0.7, linestyle=":")
         pane.set_xlabel("slots" if axis == "slot" else "energy spent by the fleet (units)")

@@ -19,7 +19,7 @@ from pipecycle.report.alternatives import alternatives
 from pipecycle.report.markup import html_table, items
 from pipecycle.report.payload import Step, payload
 from pipecycle.report.styles import proper
-from pipecycle.report.tables import TextTable, default_target, named, summary_rows, tables, when
+from pipecycle.report.tables import TextTable, default_target, judges, named, summary_rows, tables, when
 from pipecycle.runs.config import SECTIONS
 from pipecycle.runs.records import Group
 from pipecycle.words import listed, number
@@ -56,6 +56,7 @@ def page(
             f'<a href="#h-{name}">{title}</a>' for name, title in SECTIONS_OF_PAGE.items() if seen[name]
         ),
         "when": when(groups),
+        "judges": judges(groups),
         "axis_note": " The axis shows where the lines differ; a double click shows all." if len(groups) > 1 else "",
         "difference_note": DIFFERENCE if seen["differences"] else "",
         "target_note": TARGET if trained and len(groups) > 1 else "",

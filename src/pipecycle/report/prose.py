@@ -46,8 +46,8 @@ def outcome(groups: Sequence[Group], rows: Sequence[Summary]) -> list[str]:
     said = []
     if len(scenarios) > 1 and any(group.trained for group in groups):
         said.append(
-            f"The runs met {len(scenarios)} different worlds (weather, data or horizon); schedulers are compared "
-            "within each."
+            f"The runs met {len(scenarios)} different worlds (weather, data, horizon or judge); schedulers are "
+            "compared within each."
         )
     for scenario in scenarios[:6]:
         said += _winner(groups, scenario)
@@ -109,8 +109,8 @@ def _winner(groups: Sequence[Group], scenario: str) -> list[str]:
     over = f" on average over {plural(len(ours), 'trial')}" if len(ours) > 1 else ""
     others = rivals(groups, best)
     if not others:
-        return [f"{best.label} got {average:.1f} % of test samples right {place}{over}."]
-    said = [f"{best.label} came out highest: {average:.1f} % of test samples right {place}{over}."]
+        return [f"{best.label} got {average:.1f} % of {best.judge} samples right {place}{over}."]
+    said = [f"{best.label} came out highest: {average:.1f} % of {best.judge} samples right {place}{over}."]
     second = best_of(others, scenario)
     assert second is not None
     gap = paired(ours, second.accuracies)

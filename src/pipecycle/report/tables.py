@@ -69,6 +69,11 @@ def when(groups: Sequence[Group]) -> str:
     return f"at the budget{'' if spent else ', or at the end of runs that did not spend it'}"
 
 
+def judges(groups: Sequence[Group]) -> str:
+    """The samples that accuracy is about: `test`, `validation`, or some of either."""
+    return " or ".join(sorted({group.judge for group in groups if group.trained})) or "test"
+
+
 def check_page(path: Path) -> None:
     if path.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{path}: is for an HTML page, needs a name that ends with .html")
@@ -250,7 +255,7 @@ def tables(groups: Sequence[Group], target: float | None = None) -> list[TextTab
         out.append(
             _table(
                 "accuracy",
-                f"Accuracy {when(groups)}",
+                f"Accuracy{'' if judges(groups) == 'test' else f' on {judges(groups)} samples'} {when(groups)}",
                 rows,
                 ("Accuracy (%), mean ± sd", spread),
                 *(differences if compares else []),

@@ -16,6 +16,9 @@ import numpy as np
 from attrs import evolve
 
 from pipecycle.data import CATALOGUE, Split, Task, drawn, load, load_split
+from pipecycle.data.augment import augmentation
+from pipecycle.data.partition import per_client
+from pipecycle.errors import InputError
 from pipecycle.policies.registry import build, parameters, policy_class
 from pipecycle.runs.config import Config
 from pipecycle.runs.contents import digest
@@ -61,11 +64,46 @@ def shares_of(config: Config) -> Split:
     saved = split_of(config)
     if saved is not None:
         return saved
-    task, world, data = task_of(config), config.world, config.data
-    sizes = None if world.fleet is None else load_fleet(world.fleet).samples(world.clients)
-    samples, held = data.samples if sizes is None else int(sizes.max()), data.validation or 0
-    split = drawn(task, world.clients, samples, data.alpha, world.trial, held)
+    world, data, sizes = config.world, config.data, _own_samples(config)
+    with _at_its_line(config, sizes):
+        samples = data.samples if sizes is None else int(sizes.max())
+        split = drawn(task_of(config), world.clients, samples, data.alpha, world.trial, data.validation or 0)
     return split if sizes is None else split.trimmed(sizes, world.trial)
+
+
+@contextmanager
+def _at_its_line(config: Config, sizes: Ints | None) -> Iterator[None]:
+    """Samples that a fleet asks for and the data do not have are told with the fleet's line."""
+    try:
+        yield
+    except InputError as error:
+        if config.world.fleet is None or sizes is None or not str(error).startswith("samples"):
+            raise
+        place = load_fleet(config.world.fleet).place("samples", config.world.clients, int(sizes.argmax()))
+        raise InputError(f"{place}: {error}") from None
+
+
+def _own_samples(config: Config) -> Ints | None:
+    """Samples of every client, where a fleet says so."""
+    world = config.world
+    return None if world.fleet is None else load_fleet(world.fleet).samples(world.clients)
+
+
+def check_learning(config: Config) -> None:
+    """Refuse data, shares, views and a model that do not fit each other, before anything is planned.  A set that is
+    known by name is not read for that."""
+    data, entry, sizes = config.data, CATALOGUE.get(config.data.name), _own_samples(config)
+    if data.split is not None:
+        shares_of(config)
+    else:
+        name, total = (data.name, entry.samples) if entry else (task_of(config).name, len(task_of(config).y_train))
+        samples = data.samples if sizes is None else int(sizes.max())
+        with _at_its_line(config, sizes):
+            per_client(name, total, config.world.clients, samples, data.validation or 0)
+    views = augmentation(config.train.augment)
+    if views is not None:
+        views.check(entry.shape if entry else task_of(config).shape)
+    model_of(config)
 
 
 @cache

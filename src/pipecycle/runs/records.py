@@ -134,13 +134,20 @@ class Group:
 
     @property
     def scenario(self) -> str:
-        """What must be equal for trials to be paired: the same weather, data and horizon."""
+        """What must be equal for trials to be paired: the same weather, data, horizon and judge."""
         same = {
             key: value
             for key, value in self.facts.items()
             if key.startswith(("world.", "data.")) or (key.startswith("contents.") and not key.endswith(".py"))
         }
+        if self.judge != "test":
+            same["look.on"] = self.judge
         return json.dumps(same, sort_keys=True, default=str)
+
+    @property
+    def judge(self) -> str:
+        """The samples that accuracy is about: test or validation."""
+        return str(self.facts.get("look.on") or "test")
 
     @property
     def trained(self) -> tuple[Record, ...]:

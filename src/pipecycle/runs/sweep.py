@@ -12,15 +12,15 @@ from typing import Any
 import attrs
 from attrs import field, frozen
 
-from pipecycle.checks import MOST_RUNS
+from pipecycle.checks import MOST_RUNS, text
+from pipecycle.data import CATALOGUE
 from pipecycle.errors import InputError, shown
 from pipecycle.files import read_toml
 from pipecycle.policies import REGISTRY
 from pipecycle.policies.registry import build, did_you_mean, nearest, parameters, policy_class, settings, stated
-from pipecycle.policies.registry import named as found
 from pipecycle.policies.spec import Spec
 from pipecycle.runs.config import Config, TrainSection, meant, sections, whole_name
-from pipecycle.runs.planning import planning
+from pipecycle.runs.planning import check_learning, planning
 from pipecycle.runs.run import RunFolder
 
 TEACHING = "train.distillation"
@@ -51,8 +51,8 @@ def read_sweep(path: Path, trials: Sequence[int] | None = None) -> Sweep:
     all of it is right."""
     values = read_toml(path)
     parts = _tables(values.pop("parts", []), f"{path}: parts")
-    base = sections(_base(values, path), str(path))
-    whole = _part(values, str(path))
+    below = _base(values, path)
+    whole = _part(values, str(path), part=False)
     own = [(shown(part.pop("name", number)), part) for number, part in enumerate(parts, 1)]
     named = {name: _part(part, f"{path}: part {name}") for name, part in own}
     if len(named) < len(parts):
@@ -60,10 +60,11 @@ def read_sweep(path: Path, trials: Sequence[int] | None = None) -> Sweep:
     known_keys = {"policy", *whole["matrix"], *(key for part in named.values() for key in part["matrix"])}
     for table in (whole, *named.values()):
         for rule in (*table["exclude"], *table["when"]):
-            for key in rule:
-                if key != "set" and key not in known_keys:
+            for key in rule.wanted:
+                if key not in known_keys:
                     raise InputError(f"{path}: a rule about {key}: {nearest(key, dict.fromkeys(known_keys))}")
     try:
+        base = sections(below, str(path))
         runs: dict[str, Config] = {}
         members: dict[str, list[str]] = {}
         for name, part in (named or {"": _part({}, "")}).items():
@@ -74,6 +75,9 @@ def read_sweep(path: Path, trials: Sequence[int] | None = None) -> Sweep:
             known = {config.identity(): run for run, config in runs.items()}
             members[name] = [known.get(config.identity(), run) for run, config in expanded.items()]
             runs |= {run: config for run, config in expanded.items() if config.identity() not in known}
+        for rule in (rule for table in (whole, *named.values()) for key in ("exclude", "when") for rule in table[key]):
+            if not rule.met:
+                raise InputError(f"the rule for {shown(rule.wanted)}: describes no run")
         check_effects(runs.values())
     except InputError as error:
         raise InputError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
@@ -86,22 +90,23 @@ def _base(values: dict[str, Any], path: Path) -> dict[str, Any]:
     extended = values.pop("extends", None)
     if extended is None:
         return dict(own)
-    below = read_toml(path.parent / str(extended))
+    text.of("extends", extended)
+    below = read_toml(path.parent / extended)
     tables = [key for key in below if isinstance(below[key], dict) and isinstance(own.get(key), dict)]
     return {**below, **own, **{key: below[key] | own[key] for key in tables}}
 
 
-def _part(values: dict[str, Any], path: str) -> dict[str, Any]:
+def _part(values: dict[str, Any], path: str, *, part: bool = True) -> dict[str, Any]:
     """The arguments of `expand` in a file's table."""
     out = {
         "matrix": _table(values.pop("matrix", {}), f"{path}: matrix"),
         "trials": values.pop("trials", None),
-        "exclude": _tables(values.pop("exclude", []), f"{path}: exclude"),
-        "when": _tables(values.pop("when", []), f"{path}: when"),
+        "exclude": [Rule(table) for table in _tables(values.pop("exclude", []), f"{path}: exclude")],
+        "when": [Rule(table) for table in _tables(values.pop("when", []), f"{path}: when")],
     }
     if values:
         key = next(iter(values))
-        raise InputError(f"{path}: {shown(key)}: {nearest(key, ('base', 'extends', *out, 'parts'))}")
+        raise InputError(f"{path}: {shown(key)}: {nearest(key, out if part else ('base', 'extends', *out, 'parts'))}")
     if out["trials"] is not None:
         _numbers(out["trials"], path)
     return out
@@ -131,28 +136,25 @@ def _numbers(trials: Any, path: str = "") -> list[int]:
             return numbers
     where = f"{path}: " if path else ""
     given = repr(shown(trials)) if isinstance(trials, str) else shown(trials)
-    raise InputError(f"{where}trials = {given}: needs at least 1, or a list of different trials such as [0, 5]")
+    raise InputError(f"{where}trials = {given}: needs 1 to {MOST_RUNS:,}, or a list of different trials such as [0, 5]")
 
 
 def expand(
     base: Config,
     matrix: Mapping[str, Sequence[Any]],
     trials: int | Sequence[int] | None = None,
-    exclude: Iterable[Mapping[str, Any]] = (),
-    when: Iterable[Mapping[str, Any]] = (),
+    exclude: Iterable[Rule | Mapping[str, Any]] = (),
+    when: Iterable[Rule | Mapping[str, Any]] = (),
 ) -> Sweep:
     """Every combination.  A setting that a policy does not have (such as groups) does not multiply that policy.  A
     policy may be a spec such as `pipecycle(groups=2)`: what it says itself wins over the matrix.
 
     `exclude` drops the cells that a rule describes; `when` gives those that it describes what stands in its `set`.
     Trials are a count or a list, or a key of the matrix, or the base's; one of these, never two."""
-    dropped = [_Rule(rule) for rule in exclude]
-    special = [_Rule(rule) for rule in when]
+    dropped, special = [Rule.of(rule) for rule in exclude], [Rule.of(rule) for rule in when]
     if not all(rule.given for rule in special):
         raise InputError("[[when]]: needs a table called set")
-    for key, choices in matrix.items():
-        if not isinstance(choices, list | tuple) or not choices:
-            raise InputError(f"matrix.{key} = {shown(choices)}: needs a list of values")
+    _check_matrix(matrix)
     own = [key for key in (*matrix, *(key for rule in special for key in rule.given)) if _target(key) == "world.trial"]
     numbers = _trials(base, own, trials)
     size = math.prod(len(choices) for choices in matrix.values()) * len(numbers or [0])
@@ -179,7 +181,7 @@ def expand(
         unused -= set(cell)
         cell |= own_values
         described = {"policy": policy, **cell}
-        if any(rule.describes(described) for rule in dropped):
+        if [rule for rule in dropped if rule.describes(described)]:  # all are asked, so that all know whether they do
             continue
         given: dict[str, Any] = {}
         for rule in special:
@@ -198,6 +200,15 @@ def expand(
     return Sweep(runs)
 
 
+def _check_matrix(matrix: Mapping[str, Sequence[Any]]) -> None:
+    targets: dict[str, str] = {}
+    for key, choices in matrix.items():
+        if not isinstance(choices, list | tuple) or not choices:
+            raise InputError(f"matrix.{key} = {shown(choices)}: needs a list of values")
+        if (other := targets.setdefault(_target(key), key)) != key:
+            raise InputError(f"matrix.{other} and matrix.{key}: are the same setting, give one of them")
+
+
 def _trials(base: Config, own: Sequence[str], trials: int | Sequence[int] | None) -> list[int] | None:
     """The trials of every cell; None if the cells say it themselves, by the keys `own`."""
     if trials is None:
@@ -214,17 +225,25 @@ def _folder_name(words: Sequence[str], config: Config) -> str:
     return f"{name.encode()[:200].decode(errors='ignore')}_{config.identity()[:8]}"
 
 
-class _Rule:
+class Rule:
     """Which cells a table of an `exclude` or `when` list describes; a value may be a list of alternatives."""
 
     def __init__(self, table: Mapping[str, Any]) -> None:
         self.given = _table(table.get("set", {}), "[[when]]: set")
-        self._wanted = {
+        self.wanted = {
             key: value if isinstance(value, list) else [value] for key, value in table.items() if key != "set"
         }
+        self.met = False
+        """Whether there was such a cell."""
+
+    @staticmethod
+    def of(table: Rule | Mapping[str, Any]) -> Rule:
+        return table if isinstance(table, Rule) else Rule(table)
 
     def describes(self, cell: Mapping[str, Any]) -> bool:
-        return all(key in cell and cell[key] in values for key, values in self._wanted.items())
+        met = all(key in cell and cell[key] in values for key, values in self.wanted.items())
+        self.met = self.met or met
+        return met
 
 
 def _target(key: str) -> str:
@@ -281,10 +300,10 @@ def check_runs(sweep: Sweep) -> None:
         for file in (config.data.name, config.data.split):
             if file is not None and file.endswith((".npz", ".json")) and not Path(file).is_file():
                 raise InputError(f"run {name}: {file}: there is no such file")
+        entry = CATALOGUE.get(config.data.name)
         try:
-            if ":" in config.train.model:
-                found(config.train.model, "model")
-            if config.data.split is None:  # else the file says how many clients there are
+            if config.data.split is None or entry is None or entry.cached():
+                check_learning(config)
                 run = planning(config)
                 run.policy.setup(run.world)
         except InputError as error:

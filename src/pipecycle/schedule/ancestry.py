@@ -5,13 +5,14 @@ An *event* is an aggregation, numbered from 1 in the order of making; the initia
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from attrs import frozen
 
+from pipecycle.checks import MOST_SLOTS
 from pipecycle.world.lineage import Kind, Recipe
 from pipecycle.world.streams import Floats, Ints
 
@@ -136,19 +137,23 @@ class Ancestry:
 
     @cached_property
     def chains(self) -> list[Chain]:
-        """The tips, oldest first: the published version, references of sessions in flight and models that were
-        made but neither published nor discarded, less those that are ancestors of another."""
-        versions = self._versions
-        waiting = np.isin(versions.kind, (Kind.AGGREGATION, Kind.HANDOVER)) & ~versions.discarded
-        waiting[self._publications.version] = False
-        candidates = set(np.flatnonzero(waiting).tolist())
-        candidates.add(int(self._publications.version[-1]) if len(self._publications.version) else 0)
-        references = np.unique(self._sessions.reference[self._sessions.end < 0])
-        candidates.update(references[versions.kind[references] != Kind.LOCAL].tolist())
-        return [Chain(tip, self.coverage(tip), int(self.depths[tip])) for tip in self.tips(candidates)]
+        """The tips at the end."""
+        return [Chain(tip, self.coverage(tip), int(self.depths[tip])) for tip in self.live(MOST_SLOTS)]
 
-    def tips(self, candidates: Iterable[int]) -> list[int]:
-        """Some versions, oldest first, less those that are ancestors of another."""
+    def live(self, slot: int) -> list[int]:
+        """The tips once `slot` slots have elapsed, oldest first: the published version, references of sessions in
+        flight and models that wait for their turn, less those that are ancestors of another.
+
+        The record does not say when a waiting model was discarded: one that will be never counts."""
+        sessions, versions, last, out = self._sessions, self._versions, slot - 1, self._publications.by(slot)
+        candidates = {int(self._publications.version[out - 1]) if out else 0}
+        in_flight = (sessions.start <= last) & ((sessions.end < 0) | (sessions.end > last))
+        references = np.unique(sessions.reference[in_flight])
+        candidates.update(references[versions.kind[references] != Kind.LOCAL].tolist())
+        kept = np.isin(versions.kind, (Kind.AGGREGATION, Kind.HANDOVER)) & ~versions.discarded & (versions.made <= last)
+        kept[self._publications.version[:out]] = False
+        kept[versions.base[versions.made[owners(versions.base_at)] <= last]] = False
+        candidates.update(np.flatnonzero(kept).tolist())
         inherited = np.zeros(len(self._versions), np.uint8)
         tips = []
         for version in sorted(candidates, reverse=True):

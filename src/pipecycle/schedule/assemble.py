@@ -14,7 +14,6 @@ from pipecycle.schedule.verify import IN_THE_FIELD, LEDGER
 from pipecycle.world.contract import Policy
 from pipecycle.world.devices import Devices
 from pipecycle.world.energy import at
-from pipecycle.world.field import FieldFleet
 from pipecycle.world.fleet import Fleet
 from pipecycle.world.lineage import Lineage
 from pipecycle.world.streams import Ints
@@ -50,77 +49,72 @@ def about(
 
 
 def record(meta: dict[str, Any], fleet: Fleet, lineage: Lineage) -> Schedule:
-    in_field = isinstance(fleet, FieldFleet)
-    columns = (*LEDGER, *IN_THE_FIELD) if in_field else LEDGER
+    drained = fleet.drained
+    columns = LEDGER if drained is None else (*LEDGER, *IN_THE_FIELD)
     totals = np.array(fleet.totals, np.int64).reshape(-1, len(columns)).T.copy()
     used = np.zeros(len(fleet.client), bool)
     used[lineage.update.values()] = True
     for _, _, contributors in lineage.tables:
         used[contributors] = True
+    served, published = _columns(lineage.publications, 2)
+    tabulated, keep, contributed = _columns(lineage.tables, 3)
     return Schedule(
         meta=meta,
         sessions=_sessions(fleet, used),
         versions=_versions(lineage),
-        publications=Publications(
-            np.array([slot for slot, _ in lineage.publications], np.int32),
-            np.array([version for _, version in lineage.publications], np.int32),
-        ),
+        publications=Publications(np.array(served, np.int32), np.array(published, np.int32)),
         tables=Tables(
-            np.array([slot for slot, _, _ in lineage.tables], np.int32),
-            np.array([keep for _, keep, _ in lineage.tables], np.int32),
-            _offsets(np.array([len(sessions) for _, _, sessions in lineage.tables], np.int64)),
-            _joined([sessions for _, _, sessions in lineage.tables]),
+            np.array(tabulated, np.int32),
+            np.array(keep, np.int32),
+            _offsets(np.array([len(sessions) for sessions in contributed], np.int64)),
+            np.concatenate([_NONE, *contributed]).astype(np.int32),
         ),
         energy=Energy(
             **dict(zip(columns, totals, strict=True)),
             level=fleet.level,
             overflow=fleet.overflow,
-            drained=fleet.drained if isinstance(fleet, FieldFleet) else None,
+            drained=drained,
         ),
         length=np.asarray(fleet.length),
         samples=np.asarray(1 if fleet.samples is None else fleet.samples),
-        launches=_offsets(np.array(fleet.launches.count, np.int64))[:-1],
+        launches=_offsets(np.array([count for _, count, *_ in fleet.launches], np.int64))[:-1],
     )
 
 
 def _sessions(fleet: Fleet, used: Array) -> Sessions:
-    launches, client = fleet.launches, fleet.client.values()
-    count = launches.count
-    start = _spread(launches.slot, count, np.int32)
+    client = fleet.client.values()
+    slots, count, reference, teacher, payload = _columns(fleet.launches, 5)
+    start = _spread(slots, count, np.int32)
     end = start + np.asarray(at(fleet.length, client), np.int32)
     end -= 1
     spent = np.empty(len(client), np.int64)
     spent[:] = at(fleet.steps, client)
-    broken = _broken(fleet, start, end, spent) if isinstance(fleet, FieldFleet) else _NONE
+    status = np.where(used, np.uint8(Status.USED), np.uint8(Status.UNUSED))
+    for slot, broken in fleet.failures:
+        end[broken], status[broken] = slot, Status.LOST
+        spent[broken] = (slot + 1 - start[broken]).astype(np.int64) * at(fleet.step, client[broken])
     flying = (end > fleet.slot).nonzero()[0]
     spent[flying] = (fleet.slot + 1 - start[flying]).astype(np.int64) * at(fleet.step, client[flying])
-    end[flying] = -1
-    if isinstance(fleet, FieldFleet):
-        spent += at(fleet.download, client)
+    end[flying], status[flying] = -1, Status.IN_FLIGHT
+    spent += at(fleet.download, client)
     sent = np.full(len(client), -1, np.int32)
     receiver = np.zeros(len(client), np.uint8)
-    if fleet.sent:
-        slots, receivers, senders, costs = zip(*fleet.sent, strict=True)
-        size = [len(sessions) for sessions in senders]
-        every = np.concatenate(senders)
-        sent[every] = _spread(slots, size, np.int32)
-        kinds = [Sent.TO_HUB if to == "hub" else Sent.TO_SERVER for to in receivers]
-        receiver[every] = _spread(kinds, size, np.uint8)
-        spent[every] += _spread(costs, size, np.int64)
-    status = np.where(used, np.uint8(Status.USED), np.uint8(Status.UNUSED))
-    status[flying] = Status.IN_FLIGHT
-    status[broken] = Status.LOST
-    if isinstance(fleet, FieldFleet):
-        for sessions, paid in fleet.given_up:
-            spent[sessions] += paid
-            status[sessions[~used[sessions]]] = Status.LOST  # a hub's model may hold an update whose upload was lost
+    slots, receivers, senders, costs = _columns(fleet.sent, 4)
+    size = [len(sessions) for sessions in senders]
+    every = np.concatenate([_NONE, *senders])
+    sent[every] = _spread(slots, size, np.int32)
+    receiver[every] = _spread([Sent.TO_HUB if to == "hub" else Sent.TO_SERVER for to in receivers], size, np.uint8)
+    spent[every] += _spread(costs, size, np.int64)
+    for sessions, paid in fleet.given_up:
+        spent[sessions] += paid
+        status[sessions[~used[sessions]]] = Status.LOST  # a hub's model may hold an update whose upload was lost
     return Sessions(
         client=client,
         start=start,
         end=end,
-        reference=_spread(launches.reference, count, np.int32),
-        teacher=_constant_or_spread(launches.teacher, count, np.int32),
-        payload=_constant_or_spread([int(kind == "logits") for kind in launches.payload], count, np.uint8),
+        reference=_spread(reference, count, np.int32),
+        teacher=_constant_or_spread(teacher, count, np.int32),
+        payload=_constant_or_spread([int(kind == "logits") for kind in payload], count, np.uint8),
         sent=sent,
         receiver=receiver,
         spent=spent,
@@ -128,12 +122,8 @@ def _sessions(fleet: Fleet, used: Array) -> Sessions:
     )
 
 
-def _broken(fleet: FieldFleet, start: Array, end: Array, spent: Array) -> Ints:
-    """The sessions that failed, whose ends and steps are put right."""
-    for slot, sessions in fleet.failures:
-        end[sessions] = slot
-        spent[sessions] = (slot + 1 - start[sessions]).astype(np.int64) * at(fleet.step, fleet.client[sessions])
-    return np.concatenate([_NONE, *(sessions for _, sessions in fleet.failures)])
+def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
 
 
 def _spread(values: Sequence[int | Ints], count: list[int], dtype: type[np.generic]) -> Array:
@@ -159,7 +149,7 @@ def _constant_or_spread(values: Sequence[int], count: list[int], dtype: type[np.
 def _versions(lineage: Lineage) -> Versions:
     discarded = np.zeros(len(lineage), bool)
     discarded[lineage.discarded] = True
-    count, kind, made, seen, bases, updates = (list(column) for column in zip(*lineage.rows, strict=True))
+    count, kind, made, seen, bases, updates = _columns(lineage.rows, 6)
     return Versions(
         kind=_spread(kind, count, np.uint8),
         made=_spread(made, count, np.int32),
@@ -176,7 +166,3 @@ def _versions(lineage: Lineage) -> Versions:
 
 def _offsets(counts: Ints) -> Ints:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
-
-
-def _joined(parts: list[Ints]) -> Array:
-    return np.concatenate(parts).astype(np.int32) if parts else np.empty(0, np.int32)

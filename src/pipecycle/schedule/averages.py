@@ -10,7 +10,6 @@ import attrs
 import numpy as np
 
 from pipecycle.errors import InputError
-from pipecycle.schedule.ancestry import owners
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.world.lineage import Kind
 from pipecycle.world.streams import Ints
@@ -33,39 +32,15 @@ def serve(schedule: Schedule, way: str, slots: Sequence[int]) -> tuple[Schedule,
     """The schedule with the versions that are served that way once each of `slots` slots has elapsed, and their
     numbers."""
     count = _last(way)
-    bases = [last_published(schedule, slot, count) if count else live_chains(schedule, slot) for slot in slots]
+    bases = [last_published(schedule, slot, count) if count else schedule.ancestry.live(slot) for slot in slots]
     return means(schedule, slots, bases)
-
-
-def published(schedule: Schedule, slot: int) -> int:
-    """How many versions had been published once `slot` slots had elapsed."""
-    return int(np.searchsorted(schedule.publications.slot, slot - 1, side="right"))
 
 
 def last_published(schedule: Schedule, slot: int, count: int) -> list[int]:
     """The last `count` versions published once `slot` slots have elapsed, oldest first; fewer if there were fewer, and
     the initial model only if there was none."""
-    out = published(schedule, slot)
+    out = schedule.publications.by(slot)
     return schedule.publications.version[max(0, out - count) : out].tolist() or [0]
-
-
-def live_chains(schedule: Schedule, slot: int) -> list[int]:
-    """The tips once `slot` slots have elapsed, oldest first: the published version, references of sessions in flight
-    and models that wait for their turn, less those that are ancestors of another.
-
-    The record does not say when a waiting model was discarded: one that will be never counts."""
-    sessions, versions, publications = schedule.sessions, schedule.versions, schedule.publications
-    last, out = slot - 1, published(schedule, slot)
-    candidates = {int(publications.version[out - 1]) if out else 0}
-    in_flight = (sessions.start <= last) & ((sessions.end < 0) | (sessions.end > last))
-    references = np.unique(sessions.reference[in_flight])
-    candidates.update(references[versions.kind[references] != Kind.LOCAL].tolist())
-    waiting = np.isin(versions.kind, (Kind.AGGREGATION, Kind.HANDOVER)) & ~versions.discarded & (versions.made <= last)
-    waiting[publications.version[:out]] = False
-    makers = owners(versions.base_at)
-    waiting[versions.base[versions.made[makers] <= last]] = False
-    candidates.update(np.flatnonzero(waiting).tolist())
-    return schedule.ancestry.tips(candidates)
 
 
 def means(schedule: Schedule, slots: Sequence[int], groups: Sequence[list[int]]) -> tuple[Schedule, list[int]]:
@@ -73,35 +48,26 @@ def means(schedule: Schedule, slots: Sequence[int], groups: Sequence[list[int]])
 
     Nothing is trained from them and nothing is transmitted for them: the server holds these models anyway, except
     those still with a hub, which it would have to wait for."""
-    versions, count = schedule.versions, len(schedule.versions)
-    ids: list[int] = []
-    bases: list[list[int]] = []
-    made: list[int] = []
-    seen: list[int] = []
-    for slot, group in zip(slots, groups, strict=True):
-        if len(group) == 1:
-            ids.append(group[0])
-            continue
-        ids.append(count + len(bases))
-        bases.append(group)
-        made.append(slot - 1)
-        seen.append(published(schedule, slot))
-    if not bases:
+    versions = schedule.versions
+    made = [(slot, group) for slot, group in zip(slots, groups, strict=True) if len(group) > 1]
+    new = iter(range(len(versions), len(versions) + len(made)))
+    ids = [next(new) if len(group) > 1 else group[0] for group in groups]
+    if not made:
         return schedule, ids
-    sizes = np.array([len(group) for group in bases])
+    sizes = np.array([len(group) for _, group in made])
 
     def longer(column: Ints, more: Sequence[float] | Ints) -> Ints:
         return np.concatenate([column, np.asarray(more).astype(column.dtype)])
 
-    none = np.zeros(len(bases), np.int64)
+    none = np.zeros(len(made), np.int64)
     extended = attrs.evolve(
         versions,
         kind=longer(versions.kind, none + int(Kind.MIXTURE)),
-        made=longer(versions.made, made),
-        seen=longer(versions.seen, seen),
+        made=longer(versions.made, [slot - 1 for slot, _ in made]),
+        seen=longer(versions.seen, [schedule.publications.by(slot) for slot, _ in made]),
         discarded=longer(versions.discarded, none),
         base_at=longer(versions.base_at, versions.base_at[-1] + np.cumsum(sizes)),
-        base=longer(versions.base, np.concatenate(bases)),
+        base=longer(versions.base, np.concatenate([group for _, group in made])),
         coefficient=longer(versions.coefficient, np.repeat(1.0 / sizes, sizes)),
         update_at=longer(versions.update_at, none + int(versions.update_at[-1])),
     )

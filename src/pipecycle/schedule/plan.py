@@ -12,17 +12,18 @@ from numpy.typing import ArrayLike
 
 from pipecycle.checks import at_least, some_clients, some_slots, some_units
 from pipecycle.errors import InputError, shown
-from pipecycle.policies.registry import build
+from pipecycle.policies.registry import build, check_policy
 from pipecycle.schedule.assemble import about, record
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.slots import steps
+from pipecycle.schedule.verify import verify_energy
 from pipecycle.world.contract import Policy, World
 from pipecycle.world.devices import Devices
 from pipecycle.world.devices_file import load
 from pipecycle.world.energy import Costs, quanta, show
 from pipecycle.world.field import FieldFleet
 from pipecycle.world.fleet import Fleet
-from pipecycle.world.harvest import Bernoulli, Harvest, Weather, rows
+from pipecycle.world.harvest import Bernoulli, Harvest, rows
 from pipecycle.world.lineage import Lineage
 from pipecycle.world.links import Links
 from pipecycle.world.specs import parse_harvest
@@ -94,6 +95,7 @@ class Planning:
         fleet: Devices | str | Path | None = None,
         **usual: Any,
     ) -> None:
+        check_policy(policy)
         some_clients.of("clients", clients)
         some_slots.of("slots", slots)
         at_least(0).of("trial", trial)
@@ -131,8 +133,17 @@ class Planning:
         """The slot loop; yields every slot once it is over."""
         limit = None if self.budget is None else int(quanta(self.budget, "budget"))
         self.policy.setup(self.world)
-        devices = Simulated(self.fleet, self.weather, self.slots)
-        return steps(self.policy, self.world, devices, range(self.slots), limit)
+        self._rows = rows(self.weather, self.fleet.clients, self.slots)
+        return steps(self.policy, self.world, self, range(self.slots), limit)
+
+    def begin(self, slot: int) -> None:
+        """Batteries gain what the weather brings."""
+        gains, total = next(self._rows)
+        self.fleet.harvest(slot, gains, total, self.weather.peak)
+
+    def end(self, slot: int) -> tuple[Ints, Ints]:
+        """Sessions end by the clock."""
+        return self.fleet.train(), self.fleet.failed
 
     def schedule(self) -> Schedule:
         """What has happened so far; the run is over after this."""
@@ -145,9 +156,15 @@ class Planning:
             budget=self.budget,
             devices=self.devices,
         )
-        return record(meta, self.fleet, self.lineage)
+        made = record(meta, self.fleet, self.lineage)
+        try:
+            verify_energy(made)
+        except InputError as error:
+            name = type(self.policy).__name__
+            raise InputError(f"policy {name}: has changed what only the fleet may ({error})") from None
+        return made
 
-    def _samples(self, sessions: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+    def _samples(self, sessions: Ints) -> Ints | None:
         samples = self.fleet.samples
         return None if samples is None else samples[self.fleet.client_of(sessions)]
 
@@ -169,21 +186,6 @@ def fleet_of(
     if np.any(leak) or np.any(costs.download) or np.any(costs.idle) or (links is not None and not links.perfect):
         return FieldFleet(clients, costs=costs, leak=leak, links=links, trial=trial, **usual)
     return Fleet(clients, costs=costs, **usual)
-
-
-class Simulated:
-    """Batteries that the weather charges, and sessions that end by the clock."""
-
-    def __init__(self, fleet: Fleet, weather: Weather, slots: int) -> None:
-        self._fleet, self._harvest, self._train, self._peak = fleet, fleet.harvest, fleet.train, weather.peak
-        self._rows = rows(weather, fleet.clients, slots)
-
-    def begin(self, slot: int) -> None:
-        gains, total = next(self._rows)
-        self._harvest(slot, gains, total, self._peak)
-
-    def end(self, slot: int) -> tuple[Ints, Ints]:
-        return self._train(), self._fleet.failed
 
 
 def _harvest(given: Harvest | float | str) -> Harvest:

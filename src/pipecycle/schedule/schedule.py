@@ -111,6 +111,10 @@ class Publications:
     slot: Array
     version: Array
 
+    def by(self, slot: int) -> int:
+        """How many there were once `slot` slots had elapsed."""
+        return int(np.searchsorted(self.slot, slot - 1, side="right"))
+
 
 @frozen(eq=False)
 class Tables:
@@ -302,7 +306,7 @@ class Schedule(Shown):
     def arrays(self) -> dict[str, Array]:
         """All columns by name, `sessions.client` and so on."""
         columns: dict[str, Array] = {"length": self.length, "samples": self.samples, "launches": self.launches}
-        for part in ("sessions", "versions", "publications", "tables", "energy"):
+        for part in _PARTS:
             for name, value in attrs.asdict(getattr(self, part), recurse=False).items():
                 if value is not None:
                     columns[f"{part}.{name}"] = value
@@ -382,13 +386,7 @@ class Schedule(Shown):
         return schedule
 
 
-_PARTS: dict[str, Any] = {
-    "sessions": Sessions,
-    "versions": Versions,
-    "publications": Publications,
-    "tables": Tables,
-    "energy": Energy,
-}
+_PARTS: dict[str, Any] = {kind.__name__.lower(): kind for kind in (Sessions, Versions, Publications, Tables, Energy)}
 
 
 def _part(columns: dict[str, Array], part: str) -> dict[str, Array]:

@@ -42,7 +42,7 @@ def verify(schedule: Schedule) -> None:
     _sessions(schedule)
     _versions(schedule)
     _rest(schedule)
-    _energy(schedule)
+    verify_energy(schedule)
 
 
 def _require(good: bool | np.bool_, what: str) -> None:
@@ -166,7 +166,7 @@ def _rest(schedule: Schedule) -> None:
     _require(not len(sessions) or (len(launches) > 0 and launches[0] == 0), "launches: needs to begin with session 0")
 
 
-def _energy(schedule: Schedule) -> None:
+def verify_energy(schedule: Schedule) -> None:
     """Running totals never fall, and what came in is spent, stored, overflowed or drained."""
     energy = schedule.energy
     field = () if energy.drained is None else (*IN_THE_FIELD, "drained")

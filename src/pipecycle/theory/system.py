@@ -52,8 +52,3 @@ class System:
     def n_G(self) -> int:
         """Members per group, at most."""
         return self.group_size or group_cap(self.clients, self.G)
-
-    @property
-    def interval(self) -> int:
-        """R: slots between two formations."""
-        return max(1, -(-self.B // self.G))

@@ -24,26 +24,18 @@ from pipecycle.train.teachers import LogitTable
 FORMAT = 1
 FLAGS = {"versions": "version_done", "sessions": "session_done", "tables": "table_done", "unseen": "unseen"}
 """What a checkpoint calls the flags of a graph."""
+KEYED = ("versions", "updates", "snapshots", "tables", "logits")
 
 
 def save_job(job: Job, path: Path, identity: str) -> None:
     """Write everything that the rest of the run depends on; `identity` says whose state it is."""
-    tensors: dict[str, Tensor] = {}
-    keys: dict[str, list[int]] = {}
-    for name, pool in (("versions", job.versions), ("updates", job.updates)):
-        keys[name] = pool.keys()
-        if keys[name]:
-            tensors[name] = pool.gather(keys[name])
-    keys["snapshots"] = sorted(job.snapshots)
-    for version in keys["snapshots"]:
-        tensors[f"snapshot.{version}"] = job.snapshots[version]
-    keys["tables"] = sorted(job.tables)
-    for table in keys["tables"]:
-        for field in attrs.fields(LogitTable):
-            tensors[f"table.{table}.{field.name}"] = getattr(job.tables[table], field.name)
-    keys["logits"] = sorted(job.logits)
-    for session in keys["logits"]:
-        tensors[f"logits.{session}.sums"], tensors[f"logits.{session}.counts"] = job.logits[session]
+    keys = {name: sorted(getattr(job, name).keys()) for name in KEYED}
+    tensors = {name: getattr(job, name).gather(keys[name]) for name in ("versions", "updates") if keys[name]}
+    tensors |= {f"snapshot.{version}": row for version, row in job.snapshots.items()}
+    for number, table in job.tables.items():
+        tensors |= {f"table.{number}.{name}": part for name, part in attrs.asdict(table, recurse=False).items()}
+    for session, (sums, counts) in job.logits.items():
+        tensors |= {f"logits.{session}.sums": sums, f"logits.{session}.counts": counts}
     if job.model is not None:
         tensors["model"] = job.model
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
@@ -85,27 +77,24 @@ def load_job(job: Job, path: Path, identity: str, like: Tensor) -> None:
         raise InputError(f"{path}: is the checkpoint of another run; choose another folder, or --fresh")
     if state["device"] != like.device.type:
         raise InputError(f"{path}: was made on {state['device']}, whose bits differ; resume there, or --fresh")
-    keys = state["keys"]
+    keys, tensors = state["keys"], {name: value.to(like.device) for name, value in tensors.items()}
     graph = job.graph
     graph.resume(*(_unpack(state["flags"][name], len(getattr(graph, flags))) for name, flags in FLAGS.items()))
     job.begin(like)
     job.versions.drop([0])
     for name, pool in (("versions", job.versions), ("updates", job.updates)):
         if keys[name]:
-            pool.put(keys[name], tensors[name].to(like.device))
-    job.snapshots = {version: tensors[f"snapshot.{version}"].to(like.device) for version in keys["snapshots"]}
+            pool.put(keys[name], tensors[name])
+    job.snapshots = {version: tensors[f"snapshot.{version}"] for version in keys["snapshots"]}
+    fields = [field.name for field in attrs.fields(LogitTable)]
     for table in keys["tables"]:
-        parts = {
-            field.name: tensors[f"table.{table}.{field.name}"].to(like.device) for field in attrs.fields(LogitTable)
-        }
-        job.tables[table] = LogitTable(**parts)
+        job.tables[table] = LogitTable(*(tensors[f"table.{table}.{name}"] for name in fields))
     for session in keys["logits"]:
-        sums, counts = (tensors[f"logits.{session}.{name}"].to(like.device) for name in ("sums", "counts"))
-        job.logits[session] = (sums, counts)
+        job.logits[session] = (tensors[f"logits.{session}.sums"], tensors[f"logits.{session}.counts"])
     job.scores = {int(version): _score(score) for version, score in state["scores"].items()}
     job.client_scores = {int(session): value for session, value in state["client_scores"].items()}
     job.steps_done = state["steps_done"]
-    job.model = tensors["model"].to(like.device) if "model" in tensors else None
+    job.model = tensors.get("model")
     job.recall([Row(**{**row, "by_class": tuple(row["by_class"])}) for row in state["rows"]], state["ended"])
 
 

@@ -24,6 +24,8 @@ from pipecycle.train.stacked import Stacked, Trainer, executor
 Tick = Callable[["Engine"], None]
 Evaluation = tuple[Job, list[int], bool, Pending]
 """A job, the versions (or sessions, if true) of its that are being evaluated, and their scores to come."""
+Runs = list[tuple[Job, list[int]]]
+"""Jobs, and the sessions of each that are stacked."""
 
 
 @frozen
@@ -179,50 +181,48 @@ class Band:
 
     def step(self) -> None:
         """Train one stack of ready sessions, make what they allow, look at what is wanted."""
-        picked = self._pick()
-        if not picked:
+        runs = self._pick()
+        if not runs:
             self.drain()
             return
-        self._train(picked)
+        self._train(runs)
         earlier, self.pending = self.pending, []
-        for job in {id(job): job for job, _ in picked}.values():
+        for job, _ in runs:
             self._look(job)
         self._read(earlier)  # what was launched before this stack: the device works meanwhile
 
-    def _pick(self) -> list[tuple[Job, int]]:
+    def _pick(self) -> Runs:
         """Ready sessions of one kind, the jobs furthest behind first, each job's in the order of their starts.
 
         Others beside it would decide by which operations a session is computed, and so its last bits."""
-        picked: list[tuple[Job, int]] = []
-        kind = None
+        runs: Runs = []
+        kind, room = None, self.width
         for job in sorted((job for job in self.jobs if not job.over), key=lambda job: job.progress):
             job.graph.ready.sort()
-            left = []
+            picked: list[int] = []
+            left: list[int] = []
             for session in job.graph.ready:
-                mine = job.kind(session) if len(picked) < self.width else None
-                kind = mine if kind is None else kind
-                if mine is not None and mine == kind:
-                    picked.append((job, session))
-                else:
-                    left.append(session)
+                kind = kind or job.kind(session)
+                fits = len(picked) < room and job.kind(session) == kind
+                (picked if fits else left).append(session)
             job.graph.ready[:] = left
-            if len(picked) == self.width:
+            room -= len(picked)
+            if picked:
+                runs.append((job, picked))
+            if not room:
                 break
-        return picked
+        return runs
 
-    def _train(self, picked: list[tuple[Job, int]]) -> None:
-        steps, _, collect = picked[0][0].kind(picked[0][1])
-        runs: list[tuple[Job, list[int]]] = []
-        for job, session in picked:
-            if not runs or runs[-1][0] is not job:
-                runs.append((job, []))
-            runs[-1][1].append(session)
+    def _train(self, runs: Runs) -> None:
+        (job, sessions), *_ = runs
+        steps, _, collect = job.kind(sessions[0])
         reference = torch.cat([job.versions.gather(job.graph.reference[sessions].tolist()) for job, sessions in runs])
         batches, views = _inputs(runs, steps)
         training = self.jobs[0].problem.training
         lr = None
         if training.lr_decay != 1.0:
-            lr = torch.tensor([job.lr_of(session) for job, session in picked], dtype=self.like.dtype)
+            rates = [job.lr_of(session) for job, sessions in runs for session in sessions]
+            lr = torch.tensor(rates, dtype=self.like.dtype)
         teachers = self._teachers(runs, training.distillation)
         done = self.executor.run(reference, batches, lr=lr, teachers=teachers, collect=collect, views=views)
         first = 0
@@ -235,7 +235,7 @@ class Band:
                 logits = (done.sums[rows], done.counts[rows])
             job.trained(sessions, done.parameters[rows] - reference[rows], logits)
 
-    def _teachers(self, runs: list[tuple[Job, list[int]]], weight: float) -> Teachers | None:
+    def _teachers(self, runs: Runs, weight: float) -> Teachers | None:
         """What each session learns from besides its labels; no rows are valid where there is no teacher."""
         total = sum(len(sessions) for _, sessions in runs)
         taught = [job.graph.teacher[sessions] for job, sessions in runs]
@@ -285,7 +285,7 @@ class Band:
         self._read(pending)
 
 
-def _inputs(runs: list[tuple[Job, list[int]]], steps: int) -> tuple[Tensor, Tensor | None]:
+def _inputs(runs: Runs, steps: int) -> tuple[Tensor, Tensor | None]:
     """The batches of some sessions and how their images are seen; the jobs of a band have the same augmentation."""
     batches, views = [], []
     for job, sessions in runs:

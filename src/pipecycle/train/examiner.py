@@ -7,12 +7,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pipecycle.train.history import Score
-from pipecycle.train.kernels_conv import ConvStack
 from pipecycle.train.models import split, takes_channels_last
-from pipecycle.train.network_stack import NetworkStack
-from pipecycle.train.paths import choose
-from pipecycle.train.sessions import LocalSGD, Precision, steady
-from pipecycle.train.stack import Stack, StackedLogits
+from pipecycle.train.sessions import Precision, steady
+from pipecycle.train.stack import StackedLogits
+from pipecycle.train.stacked import Stacked
 
 
 class Pending:
@@ -58,18 +56,13 @@ class Examiner:
         self.precision: Precision = "fp32" if precision == "fp32" else "tf32"
         self.names = [name for name, _ in module.named_parameters()]
         self.images, self.labels, self.classes = images, labels, classes
-        choice = choose(module, images) if images.is_cuda else None
-        self.together = choice is not None and choice.path in ("conv", "layers")
-        if choice is not None and self.together:
-            about = (images, labels.new_zeros(len(images)), classes, LocalSGD(), self.precision)
-            stack: Stack
-            if choice.path == "conv" and choice.chain is not None:
-                stack = ConvStack(choice.chain, *about)
-            else:
-                assert choice.network is not None
-                stack = NetworkStack(choice.network, *about, trains=False)
-            self.logits = StackedLogits(stack)
-        elif images.device.type == "cpu" and takes_channels_last(module, images):
+        self.together = False
+        if images.is_cuda:
+            trainer = Stacked(module, images, labels, classes, precision=self.precision)
+            self.together = trainer.path in ("conv", "layers")
+            if self.together:
+                self.logits = StackedLogits(trainer.conv if trainer.path == "conv" else trainer.layers)
+        elif takes_channels_last(module, images):
             self.images = images.contiguous(memory_format=torch.channels_last)
         self.blank = torch.zeros(classes, dtype=torch.float64, device=images.device)
         self.totals: list[float] = torch.bincount(labels, minlength=classes).to(torch.float64).tolist()

@@ -112,18 +112,10 @@ class Graph:
         self.ready: list[int] = np.flatnonzero(waiting & (np.array(self.session_waits, np.int64) == 0)).tolist()
         self.remaining = int(waiting.sum())
 
-    @property
-    def finished(self) -> bool:
-        return not self.remaining and not self.unseen.any()
-
     def makeable(self) -> list[int]:
-        """Needed versions that only wait to be made (after a resume)."""
+        """Needed versions that only wait to be made: those that rest on the initial model alone."""
         open_ones = np.flatnonzero(self.version_needed & ~self.version_done)
         return [version for version in open_ones.tolist() if not self.version_waits[version]]
-
-    def tabulable(self) -> list[int]:
-        open_ones = np.flatnonzero(self.table_needed & ~self.table_done)
-        return [table for table in open_ones.tolist() if not self.table_waits[table]]
 
     # Progress.  Each returns what can now be done, and what is no longer in use.
 

@@ -14,7 +14,7 @@ from attrs import define, field, frozen
 
 from pipecycle.checks import one_of, setting, some_slots
 from pipecycle.results.metrics import COLUMNS, Metrics
-from pipecycle.schedule.averages import published, served
+from pipecycle.schedule.averages import served
 from pipecycle.schedule.schedule import Schedule, Status
 from pipecycle.showing import Shown
 from pipecycle.world.energy import UNIT
@@ -112,8 +112,8 @@ def checkpoints(
         extra = int(np.searchsorted(spent, int(budget * UNIT), side="right")) or None
 
     def at(slot: int, is_extra: bool) -> Checkpoint:
-        index = published(schedule, slot)
-        version = int(schedule.publications.version[index - 1]) if index else 0
+        count = schedule.publications.by(slot)
+        version = int(schedule.publications.version[count - 1]) if count else 0
         of_clients = clients_every is not None and (slot % clients_every == 0 or slot == slots)
         return Checkpoint(slot, version, int(spent[slot - 1]) / UNIT, is_extra, of_clients)
 

@@ -173,13 +173,10 @@ class Job:
                 self.tabulate(table)
 
     def catch_up(self) -> None:
-        """Make what only waits to be made: after a resume there may be some."""
+        """Make what only waits to be made."""
         for version in self.graph.makeable():
             if not self.graph.version_done[version]:
                 self.make(version)
-        for table in self.graph.tabulable():
-            if not self.graph.table_done[table]:
-                self.tabulate(table)
 
     def make(self, version: int) -> None:
         """Compute a version by its recipe, and then those that only waited for it."""

@@ -6,7 +6,8 @@ Both are reached through `sessions`; autograd and torch.func are the references 
 
 from __future__ import annotations
 
-from typing import Protocol
+from itertools import pairwise
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -43,23 +44,26 @@ def _known(layer: nn.Module) -> bool:
         return not layer.return_indices and not layer.ceil_mode
     if type(layer) is nn.Flatten:
         return layer.start_dim == 1 and layer.end_dim == -1
-    return type(layer) in (nn.Linear, nn.ReLU, nn.Tanh)
+    return type(layer) in OPS
 
 
-class Op(Protocol):
+class Op:
     """One layer of a session: keeps what its backward pass needs, appends the gradients of its parameters."""
 
-    parameters: list[Tensor]
+    in_place = False
+    """Whether its input may be written over: nobody else keeps it."""
 
-    def forward(self, x: Tensor) -> Tensor: ...
-
-    def backward(self, g: Tensor, grads: list[Tensor], deeper: bool) -> Tensor: ...
-
-
-class _Linear:
-    def __init__(self, layer: nn.Linear, like: Tensor) -> None:
+    def __init__(self, layer: Any, like: Tensor) -> None:
         self.parameters = [like.new_empty(p.shape) for p in layer.parameters()]
 
+    def forward(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def backward(self, g: Tensor, grads: list[Tensor], deeper: bool) -> Tensor:
+        raise NotImplementedError
+
+
+class _Linear(Op):
     def forward(self, x: Tensor) -> Tensor:
         self.x = x
         weight = self.parameters[0].t()
@@ -72,16 +76,15 @@ class _Linear:
         return g @ self.parameters[0] if deeper else g
 
 
-class _Conv:
+class _Conv(Op):
     def __init__(self, layer: nn.Conv2d, like: Tensor) -> None:
-        self.parameters = [like.new_empty(p.shape) for p in layer.parameters()]
+        super().__init__(layer, like)
         self.parameters[0] = self.parameters[0].contiguous(memory_format=torch.channels_last)
         self.how = (list(layer.stride), list(layer.padding), list(layer.dilation), False, [0, 0], 1)
-        self.biases = [layer.out_channels] if len(self.parameters) > 1 else None
 
     def forward(self, x: Tensor) -> Tensor:
         self.x = x
-        bias = self.parameters[1] if self.biases else None
+        bias = self.parameters[1] if len(self.parameters) > 1 else None
         y: Tensor = aten.convolution(x, self.parameters[0], bias, *self.how)
         return y
 
@@ -89,15 +92,15 @@ class _Conv:
         # The sum over the bias is quicker by itself than inside the convolution's backward.
         wanted = [deeper, True, False]
         dx, dw, _ = aten.convolution_backward(g, self.x, self.parameters[0], None, *self.how, wanted)
-        grads.extend([g.sum((0, 2, 3)), dw] if self.biases else [dw])
+        grads.extend([g.sum((0, 2, 3)), dw] if len(self.parameters) > 1 else [dw])
         return dx if deeper else g
 
 
-class _MaxPool:
-    def __init__(self, layer: nn.MaxPool2d) -> None:
+class _MaxPool(Op):
+    def __init__(self, layer: nn.MaxPool2d, like: Tensor) -> None:
+        super().__init__(layer, like)
         pairs = [layer.kernel_size, layer.stride, layer.padding, layer.dilation]
         self.how = [[value, value] if isinstance(value, int) else list(value) for value in pairs]
-        self.parameters: list[Tensor] = []
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor
@@ -110,10 +113,7 @@ class _MaxPool:
         return dx
 
 
-class _Flatten:
-    def __init__(self) -> None:
-        self.parameters: list[Tensor] = []
-
+class _Flatten(Op):
     def forward(self, x: Tensor) -> Tensor:
         self.shape = x.shape
         return x.flatten(1)
@@ -123,11 +123,7 @@ class _Flatten:
         return g.contiguous(memory_format=torch.channels_last) if g.ndim == 4 else g
 
 
-class _Relu:
-    def __init__(self, in_place: bool) -> None:
-        self.parameters: list[Tensor] = []
-        self.in_place = in_place
-
+class _Relu(Op):
     def forward(self, x: Tensor) -> Tensor:
         self.y = x.relu_() if self.in_place else x.relu()
         return self.y
@@ -137,7 +133,7 @@ class _Relu:
         return dx
 
 
-class _Tanh(_Relu):
+class _Tanh(Op):
     def forward(self, x: Tensor) -> Tensor:
         self.y = x.tanh_() if self.in_place else x.tanh()
         return self.y
@@ -147,24 +143,23 @@ class _Tanh(_Relu):
         return dx
 
 
-def _op(layer: nn.Module, before: nn.Module | None, like: Tensor) -> Op:
-    if isinstance(layer, nn.Linear):
-        return _Linear(layer, like)
-    if isinstance(layer, nn.Conv2d):
-        return _Conv(layer, like)
-    if isinstance(layer, nn.MaxPool2d):
-        return _MaxPool(layer)
-    if isinstance(layer, nn.Flatten):
-        return _Flatten()
-    own = isinstance(before, nn.Linear | nn.Conv2d | nn.MaxPool2d)
-    return _Tanh(own) if isinstance(layer, nn.Tanh) else _Relu(own)
+OPS: dict[type[nn.Module], type[Op]] = {
+    nn.Linear: _Linear,
+    nn.Conv2d: _Conv,
+    nn.MaxPool2d: _MaxPool,
+    nn.Flatten: _Flatten,
+    nn.ReLU: _Relu,
+    nn.Tanh: _Tanh,
+}
 
 
 class Chain:
     """Logits and gradients of one session; `parameters` are in the module's order."""
 
     def __init__(self, chain: list[nn.Module], like: Tensor) -> None:
-        self.ops = [_op(layer, before, like) for before, layer in zip([None, *chain], chain, strict=False)]
+        self.ops = [OPS[type(layer)](layer, like) for layer in chain]
+        for before, op in pairwise(self.ops):
+            op.in_place = isinstance(before, _Linear | _Conv | _MaxPool)
         self.parameters = [parameter for op in self.ops for parameter in op.parameters]
         self.first = next(i for i, op in enumerate(self.ops) if op.parameters)
 

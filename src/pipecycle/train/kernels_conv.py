@@ -13,10 +13,9 @@ import torch
 from attrs import frozen
 from torch import Tensor, nn
 
-from pipecycle.train.kernels_plan import Tiles, default_tiles, plan, unfolded
-from pipecycle.train.sessions import LocalSGD
+from pipecycle.train.kernels_plan import default_tiles, plan, unfolded
+from pipecycle.train.sessions import Executor
 from pipecycle.train.stack import Room, Stack, power
-from pipecycle.train.views import Frame
 
 MEMORY = 12 << 30
 """Bytes that the buffers of one stack may take."""
@@ -40,22 +39,11 @@ class Launch:
 class ConvStack(Stack):
     """Sessions of such a network."""
 
-    def __init__(
-        self,
-        chain: list[nn.Module],
-        images: Tensor,
-        labels: Tensor,
-        classes: int,
-        sgd: LocalSGD,
-        precision: str,
-        tiles: Tiles | None = None,
-        frame: Frame | None = None,
-    ) -> None:
-        self.tiles = tiles or default_tiles(chain, precision)
-        self.plan = plan(chain, tuple(images.shape[1:]), self.tiles)
-        about = (self.plan.row, self.plan.place, images.shape[1])
-        super().__init__(images, labels, classes, sgd, precision, frame, *about)
-        self.products = {"bf16": "tf32", "tf32": "tf32", "fp32": "tf32x3"}[precision]
+    def __init__(self, owner: Executor, chain: list[nn.Module]) -> None:
+        self.tiles = default_tiles(chain, owner.precision)
+        self.plan = plan(chain, tuple(owner.shape), self.tiles)
+        super().__init__(owner, self.plan.row, self.plan.place, owner.shape[0])
+        self.products = {"bf16": "tf32", "tf32": "tf32", "fp32": "tf32x3"}[owner.precision]
 
     @cached_property
     def unfolded(self) -> Tensor:

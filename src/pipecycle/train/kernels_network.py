@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -59,6 +59,12 @@ class KernelLayers:
         self.narrow = stack.dtype == torch.bfloat16
         self.compiling = False
         self.products = {"IP": "tf32x3" if stack.precision == "fp32" else "tf32"}
+        self.passes: dict[type[Layer], tuple[Callable[..., None], Callable[..., None]]] = {
+            Product: (self._product, self._product_back),
+            Pooling: (self._pool, self._pool_back),
+            Norm: (self._norm, self._norm_back),
+            Join: (self._join, self._join_back),
+        }
         sgd = stack.sgd
         self.update: dict[str, Any] = {
             "MOMENTUM": sgd.momentum,
@@ -113,26 +119,11 @@ class KernelLayers:
         )  # fmt: skip
 
     def forward(self, index: int, layer: Layer) -> None:
-        if isinstance(layer, Product):
-            self._product(layer)
-        elif isinstance(layer, Pooling):
-            self._pool(index, layer)
-        elif isinstance(layer, Norm):
-            self._norm(index, layer)
-        else:
-            self._join(layer)
+        self.passes[type(layer)][0](index, layer)
 
     def backward(self, index: int, layer: Layer) -> None:
-        if not self.net.values[layer.y].trained:
-            return
-        if isinstance(layer, Product):
-            self._product_back(index, layer)
-        elif isinstance(layer, Pooling):
-            self._pool_back(index, layer)
-        elif isinstance(layer, Norm):
-            self._norm_back(index, layer)
-        else:
-            self._join_back(index, layer)
+        if self.net.values[layer.y].trained:
+            self.passes[type(layer)][1](index, layer)
 
     def loss(self, teach: bool, collect: bool) -> None:
         stack, output = self.stack, self.net.output
@@ -150,7 +141,7 @@ class KernelLayers:
         return {"P": self.net.row, "B": self.batch, "H": height, "W": width, "C": channels, "WIDTH": value.channels,
                 "KW": layer.window.kernel[1]} | _moves(layer.window, value.height, value.width)  # fmt: skip
 
-    def _product(self, layer: Product) -> None:
+    def _product(self, index: int, layer: Product) -> None:
         sizes, value = self._sizes(layer), self.net.values[layer.y]
         rows = self.batch * value.height * value.width
         shape = tile(rows, layer.rows, value.channels, self.narrow)
@@ -253,7 +244,7 @@ class KernelLayers:
         return {"COUNT": self.batch * pixels, "WIDTH": value.size // pixels, "CHANNELS": whole.channels,
                 "OWN": own["KIND"], "OWN_ALPHA": own["ALPHA"], "BLOCK": BLOCK}  # fmt: skip
 
-    def _join(self, layer: Join) -> None:
+    def _join(self, index: int, layer: Join) -> None:
         stack, y = self.stack, self.net.values[layer.y]
         added = len(layer.xs) > 1 and not any(layer.offsets)
         pairs = list(zip(layer.xs, layer.offsets, strict=True))

@@ -3,6 +3,7 @@ layers."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from attrs import evolve, frozen
 from torch import Tensor, nn
@@ -105,25 +106,22 @@ def plan(chain: list[nn.Module], shape: tuple[int, ...], tiles: Tiles) -> Plan:
     for count in counts:
         offsets.append(offsets[-1] + -(-count // 64) * 64)
 
-    def grid(*sizes: int) -> list[Tensor]:
-        return list(torch.meshgrid(*[torch.arange(count) for count in sizes], indexing="ij"))
-
-    n, c, ky, kx = grid(o1, channels, 5, 5)
-    first = (ky * taps + kx * channels + c) * c1 + n
-    n, c, ky, kx = grid(o2, o1, 5, 5)
-    second = ((ky * 5 + kx) * c1 + c) * c2 + n
-    n, c, pixel = grid(linears[0].out_features, o2, p2[0] * p2[1])
-    third = (pixel * c2 + c) * d1 + n
-    n, c = grid(linears[1].out_features, linears[1].in_features)
-    fourth = c * d2 + n
-    n, c = grid(linears[2].out_features, linears[2].in_features)
-    fifth = c * d3 + n
-    widths = o1, o2, *(linear.out_features for linear in linears)
+    ky, kx = np.ogrid[:5, :5]
+    rows_of = (  # by input: channel, then what is within it
+        ky * taps + kx * channels + np.arange(channels)[:, None, None],
+        (ky * 5 + kx) * c1 + np.arange(o1)[:, None, None],
+        np.arange(p2[0] * p2[1]) * c2 + np.arange(o2)[:, None],
+        np.arange(linears[1].in_features),
+        np.arange(linears[2].in_features),
+    )
+    widths = (o1, c1), (o2, c2), *((linear.out_features, power(linear.out_features)) for linear in linears)
     place = []
-    for i, weight in enumerate((first, second, third, fourth, fifth)):
-        place += [offsets[2 * i] + weight.reshape(-1), offsets[2 * i + 1] + torch.arange(widths[i])]
+    for i, (inside, (real, wide)) in enumerate(zip(rows_of, widths, strict=True)):
+        n = np.arange(real)
+        weight = inside.reshape(-1) * wide + n[:, None]
+        place += [offsets[2 * i] + weight.reshape(-1), offsets[2 * i + 1] + n]
     sizes = (taps, height, width - 4, c1, c2, p1, p2, d1, d2, d3, inputs)
-    return Plan(*sizes, offsets=tuple(offsets[:-1]), row=offsets[-1], place=torch.cat(place))
+    return Plan(*sizes, offsets=tuple(offsets[:-1]), row=offsets[-1], place=torch.from_numpy(np.concatenate(place)))
 
 
 def unfolded(images: Tensor, taps: int, dtype: torch.dtype) -> Tensor:

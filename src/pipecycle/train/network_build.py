@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
+from attrs import evolve
 from torch import Tensor, nn
 
 from pipecycle.train.network import (
@@ -38,33 +39,20 @@ class Builder:
             total += parameter.numel()
         self.net.place = np.full(total, -1, np.int64)
         if len(shape) == 1:
-            self._value(1, 1, padded(shape[0]), np.arange(shape[0]), shape[0], flat=True)
+            self._add(Value(1, 1, padded(shape[0]), np.arange(shape[0]), shape[0], flat=True))
         elif len(shape) == 3:
             channels = shape[0] if flat else max(4, shape[0]) if shape[0] <= 4 else padded(shape[0])
-            self._value(*shape[1:], channels, np.arange(shape[0]), shape[0])
+            self._add(Value(shape[1], shape[2], channels, np.arange(shape[0]), shape[0]))
         else:
             raise Unknown(f"inputs of shape {shape}")
 
-    def _value(
-        self,
-        height: int,
-        width: int,
-        channels: int,
-        where: Places,
-        real: int,
-        *,
-        flat: bool = False,
-        trained: bool = False,
-    ) -> int:
-        self.net.values.append(Value(height, width, channels, where, real, flat, trained=trained))
+    def _add(self, value: Value) -> int:
+        self.net.values.append(value)
         return len(self.net.values) - 1
 
     def _like(self, x: int, trained: bool) -> int:
         """A new value of the same layout."""
-        value = self.net.values[x]
-        return self._value(
-            value.height, value.width, value.channels, value.where, value.real, flat=value.flat, trained=trained
-        )
+        return self._add(evolve(self.net.values[x], bend=LINE, trained=trained))
 
     def _parameter(self, parameter: Tensor, places: Places, count: int) -> int:
         """Takes `count` places of the row for a parameter; where its own numbers go among them."""
@@ -97,7 +85,7 @@ class Builder:
         places = rows[None] * width + numbers.reshape(-1, *[1] * rows.ndim)
         weight = self._parameter(layer.weight, places, prod(window.kernel) * shape[2] * width)
         bias = None if layer.bias is None else self._parameter(layer.bias, numbers, width)
-        y = self._value(high, wide, width, numbers, filters, flat=value.flat, trained=True)
+        y = self._add(Value(high, wide, width, numbers, filters, flat=value.flat, trained=True))
         self.net.layers.append(Product(x, y, shape, window, filters, weight, bias))
         return y
 
@@ -110,7 +98,7 @@ class Builder:
         high, wide = window.out(value.height, value.width)
         if min(high, wide) < 1:
             raise Unknown("pooling that leaves nothing")
-        y = self._value(high, wide, value.channels, value.where, value.real, trained=value.trained)
+        y = self._add(evolve(value, height=high, width=wide, bend=LINE))
         self.net.layers.append(Pooling(x, y, window, largest, counted))
         return y
 
@@ -189,7 +177,7 @@ class Builder:
         size = (1, 1) if flat else (first.height, first.width)
         trained = any(value.trained for value in values)
         width = padded(sum(widths))
-        y = self._value(*size, width, where, width, flat=flat, trained=trained)
+        y = self._add(Value(*size, width, where, width, flat=flat, trained=trained))
         self.net.layers.append(Join(xs, y, tuple(offsets)))
         return y
 

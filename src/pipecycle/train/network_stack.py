@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from pipecycle.train.network import Network, Norm, Pooling
-from pipecycle.train.sessions import LocalSGD
+from pipecycle.train.sessions import Executor
 from pipecycle.train.stack import Kind, Room, Stack
-from pipecycle.train.views import Frame
 
 if TYPE_CHECKING:
     from pipecycle.train.kernels_network import KernelLayers
@@ -27,21 +26,9 @@ LARGEST_BATCH = 128
 class NetworkStack(Stack):
     """Sessions of a network."""
 
-    def __init__(
-        self,
-        net: Network,
-        images: Tensor,
-        labels: Tensor,
-        classes: int,
-        sgd: LocalSGD,
-        precision: str,
-        frame: Frame | None = None,
-        trains: bool = True,
-    ) -> None:
-        """A stack that does not train has no gradients."""
-        place, channels = torch.from_numpy(net.place), net.values[0].channels
-        super().__init__(images, labels, classes, sgd, precision, frame, net.row, place, channels)
-        self.net, self.trains = net, trains
+    def __init__(self, owner: Executor, net: Network) -> None:
+        super().__init__(owner, net.row, torch.from_numpy(net.place), net.values[0].channels)
+        self.net = net
         self.writers = net.writers()
         self.values: list[Tensor] = []
         self.slopes: list[Tensor | None] = []

@@ -51,6 +51,7 @@ class Problem:
     """How data and model were chosen: `data.alpha`, `train.model` and so on."""
 
     def __attrs_post_init__(self) -> None:
+        self.split.check(self.task, overlap=True)
         if self.training.augment is not None:
             self.training.augment.check(self.task.shape)
 

@@ -73,7 +73,7 @@ class Trained:
 
 @frozen(eq=False)
 class Work:
-    """The inputs of a run, checked and on the device."""
+    """The inputs of a run, on the device."""
 
     reference: Tensor
     batches: Tensor
@@ -103,10 +103,6 @@ class Executor:
     ) -> None:
         if images.dtype not in (torch.float32, torch.float64):
             raise InputError(f"images are {images.dtype}: need to be float32 or float64")
-        if labels.shape != images.shape[:1]:
-            raise InputError(f"labels have shape {tuple(labels.shape)} for {len(images)} images: need one each")
-        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-            raise InputError(f"labels hold {int(labels.min())} to {int(labels.max())}: need to be 0 to {classes - 1}")
         self.module, self.classes, self.sgd = module, classes, sgd or LocalSGD()
         self.images, self.labels = images, labels.to(images.device)
         self.frame, self.shape = frame or Frame(), images.shape[1:]
@@ -134,7 +130,17 @@ class Executor:
         replaces the configured one; `collect` asks for the logits by label.  `views` (M, steps, batch) says how each
         image is seen in the frame that the executor was given; None is as it is."""
         with steady(self.precision):
-            work = self._work(reference, batches, lr, teachers, views)
+            there, scale = batches >= 0, None
+            if not bool(there.all()):
+                scale = (there.to(self.images.dtype) / there.sum(2, keepdim=True)).to(self.images.device)
+            work = Work(
+                reference.to(self.images),
+                self._upload(batches),
+                scale,
+                None if lr is None else lr.to(self.images),
+                None if teachers is None else teachers.table(self.classes, self.images),
+                None if views is None else self._upload(views),
+            )
             out = Trained(torch.empty_like(work.reference), *self._blank(len(reference), collect))
             self._train(work, out)
             return out
@@ -142,40 +148,6 @@ class Executor:
     def _train(self, work: Work, out: Trained) -> None:
         """Train all sessions into `out`."""
         raise NotImplementedError
-
-    def _work(
-        self, reference: Tensor, batches: Tensor, lr: Tensor | None, teachers: Teachers | None, views: Tensor | None
-    ) -> Work:
-        if reference.ndim != 2 or reference.shape[1] != self.size:
-            raise InputError(f"reference has shape {tuple(reference.shape)}: needs (sessions, {self.size})")
-        if batches.ndim != 3 or len(batches) != len(reference) or batches.dtype != torch.int64:
-            shape = tuple(batches.shape)
-            raise InputError(f"batches are {batches.dtype} {shape}: need int64 ({len(reference)}, steps, batch)")
-        if batches.numel() and not -1 <= int(batches.min()) <= int(batches.max()) < len(self.images):
-            raise InputError(f"batches hold an index outside -1 to {len(self.images) - 1}")
-        there = batches >= 0
-        scale = None
-        if not bool(there.all()):
-            count = there.sum(2, keepdim=True)
-            if bool((count == 0).any()):
-                raise InputError("batches hold a step without any sample: needs at least 1")
-            scale = (there.to(self.images.dtype) / count).to(self.images.device)
-        if views is not None:
-            self._check_views(views, batches)
-        if lr is not None and lr.shape != reference.shape[:1]:
-            raise InputError(f"lr has shape {tuple(lr.shape)}: needs one for each of {len(reference)} sessions")
-        square = (len(reference), self.classes, self.classes)
-        if teachers is not None and (teachers.logits.shape != square or teachers.valid.shape != square[:2]):
-            shapes = f"{tuple(teachers.logits.shape)} and {tuple(teachers.valid.shape)}"
-            raise InputError(f"teachers have shapes {shapes}: need {square} and {square[:2]}")
-        return Work(
-            reference.to(self.images),
-            self._upload(batches),
-            scale,
-            None if lr is None else lr.to(self.images),
-            None if teachers is None else teachers.table(self.classes, self.images),
-            None if views is None else self._upload(views),
-        )
 
     def samples(self, index: Tensor, views: Tensor | None) -> Tensor:
         """(sessions, batch, *sample) of images that are kept as they came, for (sessions, batch) indices and views."""
@@ -191,14 +163,6 @@ class Executor:
         if self.images.is_cuda and not values.is_cuda:
             values = values.pin_memory()
         return values.to(self.images.device, non_blocking=True)
-
-    def _check_views(self, views: Tensor, batches: Tensor) -> None:
-        if len(self.shape) != 3:
-            raise InputError(f"views of samples of shape {tuple(self.shape)}: needs images")
-        if views.shape != batches.shape or views.dtype != torch.int64:
-            raise InputError(f"views are {views.dtype} {tuple(views.shape)}: need int64 {tuple(batches.shape)}")
-        if views.numel() and not 0 <= int(views.min()) <= int(views.max()) < self.frame.codes:
-            raise InputError(f"views hold a number outside 0 to {self.frame.codes - 1}")
 
     def _slope(self, z: Tensor, y: Tensor, scale: Tensor | float, table: Tensor | None) -> Tensor:
         """The gradient of the loss by the logits of one session's batch."""

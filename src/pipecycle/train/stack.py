@@ -12,8 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pipecycle.train.sessions import LocalSGD, Trained, Work
-from pipecycle.train.views import Frame
+from pipecycle.train.sessions import Executor, Trained, Work
 
 GRAPHS = 16
 MOST = 4096
@@ -32,24 +31,16 @@ def power(value: int, least: int = 16) -> int:
 class Stack:
     """Sessions on images that stay on the device; what they compute is up to those who build on this."""
 
-    def __init__(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        classes: int,
-        sgd: LocalSGD,
-        precision: str,
-        frame: Frame | None,
-        row: int,
-        place: Tensor,
-        channels: int,
-    ) -> None:
+    trains = True
+    """Whether there is room for gradients."""
+
+    def __init__(self, owner: Executor, row: int, place: Tensor, channels: int) -> None:
         """A row holds `row` parameters, and those of the module go to `place`; `channels` of an image are read."""
-        self.images, self.classes, self.sgd, self.precision = images, classes, sgd, precision
-        self.dtype = torch.bfloat16 if precision == "bf16" else images.dtype
-        self.labels = labels.to(torch.int32)
-        self.frame = frame or Frame()
-        self.row, self.place, self.channels = row, place.to(images.device), channels
+        self.images, self.classes, self.sgd = owner.images, owner.classes, owner.sgd
+        self.precision, self.frame = owner.precision, owner.frame
+        self.dtype = torch.bfloat16 if self.precision == "bf16" else self.images.dtype
+        self.labels = owner.labels.to(torch.int32)
+        self.row, self.place, self.channels = row, place.to(self.images.device), channels
         self.buffers: dict[str, Tensor] = {}
         self.graphs: dict[tuple[object, ...], torch.cuda.CUDAGraph] = {}
         self.room: Room = (0, 0, 0, False)
@@ -217,6 +208,7 @@ class StackedLogits:
 
     def __init__(self, stack: Stack) -> None:
         self.stack, self.count = stack, len(stack.images)
+        stack.trains = False
         self.batch = min(self.LARGEST, self.count)
         self.parts = -(-self.count // self.batch)
         which = torch.arange(self.parts * self.batch, dtype=torch.int32, device=stack.images.device)

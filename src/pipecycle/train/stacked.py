@@ -67,14 +67,12 @@ class Stacked(Executor):
     @cached_property
     def conv(self) -> ConvStack:
         assert self.choice.chain is not None
-        about = (self.images, self.labels, self.classes, self.sgd, self.precision)
-        return ConvStack(self.choice.chain, *about, frame=self.frame)
+        return ConvStack(self, self.choice.chain)
 
     @cached_property
     def layers(self) -> NetworkStack:
         assert self.choice.network is not None
-        about = (self.images, self.labels, self.classes, self.sgd, self.precision)
-        return NetworkStack(self.choice.network, *about, frame=self.frame)
+        return NetworkStack(self, self.choice.network)
 
     @cached_property
     def any(self) -> ModuleStack:

@@ -19,11 +19,6 @@ class Frame:
     def span(self) -> int:
         return 2 * self.width + 1
 
-    @property
-    def codes(self) -> int:
-        """How many views there are."""
-        return 2 * self.span**2
-
     def cut(self, images: Tensor, index: Tensor, views: Tensor, black: Tensor) -> Tensor:
         """The views of some images, (count, height, width, channels), out of (n, height, width, channels); `black` is
         the frame's, where the images are."""

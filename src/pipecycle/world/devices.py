@@ -148,6 +148,17 @@ class Devices:
             "harvest": self._harvest(clients, harvest, column["gain"]),
         }
 
+    def place(self, key: str, clients: int, client: int) -> str:
+        """File and line of what a client has."""
+        kind = int(self.kinds(clients)[client])
+        return self.keys[kind].get(key, self.places[kind])
+
+    def states(self, key: str) -> bool:
+        """Whether every device has a figure (or harvest) of its own."""
+        if key == "harvest":
+            return all(harvest is not None for harvest in self.harvests)
+        return not np.isnan(self.columns[key]).any()
+
     def _refuse(
         self, clients: int, wrong: NDArray[np.bool_], key: str, value: Floats, needs: str, limit: Floats
     ) -> None:
@@ -155,8 +166,7 @@ class Devices:
         if not wrong.any():
             return
         client = int(np.argmax(wrong))
-        kind = int(self.kinds(clients)[client])
-        place = self.keys[kind].get(key, self.places[kind])
+        place = self.place(key, clients, client)
         given, least = (float(part.flat[client if part.ndim else 0]) * (self.joules or 1) for part in (value, limit))
         raise InputError(f"{place}: {key} = {given:g}: needs {needs}, {least:g}")
 

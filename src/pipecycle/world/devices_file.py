@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from attrs import frozen
@@ -14,10 +12,11 @@ from attrs import frozen
 from pipecycle import checks
 from pipecycle.checks import MOST_CLIENTS, MOST_SLOTS, Check, at_least, number, some_slots
 from pipecycle.errors import InputError, shown
-from pipecycle.files import parsed_toml, reason
+from pipecycle.files import parsed_toml
 from pipecycle.world.devices import DIGITS, ENERGIES, Devices
 from pipecycle.world.harvest import Placed
 from pipecycle.world.links import MOST_TRIES, Windows
+from pipecycle.world.source import Source
 from pipecycle.world.specs import parse_harvest
 from pipecycle.world.streams import Floats, Ints
 
@@ -52,45 +51,6 @@ LINKS = {
     "windows_period": some_slots,
     **dict.fromkeys(("loss", "loss_to_hub", "failure"), CHANCE),
 }
-
-
-@frozen
-class Source:
-    """A file, for the messages about it."""
-
-    path: Path
-    text: str
-
-    def refuse(self, what: str, line: int | None = None) -> NoReturn:
-        raise InputError(f"{self.path}{'' if line is None else f', line {line}'}: {what}")
-
-    def check(self, key: str, value: Any, rule: Check, line: int | None) -> Any:
-        """The value, if the rule allows it."""
-        fault = rule.fault(value)
-        if fault is not None:
-            self.refuse(f"{key} = {shown(value)}: needs {fault}", line)
-        return value
-
-    def known(self, key: str, allowed: Sequence[str], line: int | None) -> None:
-        if key not in allowed:
-            self.refuse(f"{shown(key)}: needs one of {', '.join(allowed)}", line)
-
-    def line(self, key: str, table: str = "", place: int = 0) -> int | None:
-        """Where a key of the `place`-th table of a name is, or else that table; TOML's own reader does not tell."""
-        inside, seen, begins = "", -1, None
-        for count, text in enumerate(self.text.splitlines(), 1):
-            header = re.match(r"\s*\[+\s*([\w.-]+)\s*\]+", text)
-            named = re.match(r"\s*[\"']?([\w-]+)[\"']?\s*[=.]", text)
-            if header:
-                inside = header[1]
-                seen += inside == table
-                if inside == (table or key) and (not table or seen == place):
-                    begins = count
-            elif named and inside == table and max(seen, 0) == place and named[1] == key:
-                return count
-            elif named and not inside and named[1] == table:  # an inline table
-                begins = count
-        return begins
 
 
 def load(spec: str | Path) -> Devices:
@@ -157,27 +117,19 @@ class DeviceRow:
 
     @property
     def place(self) -> str:
-        return self._at(self.line)
+        return self.source.at(self.line)
 
     @property
     def places(self) -> Mapping[str, str]:
         """Of keys that have lines of their own, as those of a TOML file do."""
-        return {key: self._at(line) for key, line in self.lines.items() if line != self.line} or _NOWHERE
-
-    def _at(self, line: int | None) -> str:
-        return f"{self.source.path}{'' if line is None else f', line {line}'}"
+        return {key: self.source.at(line) for key, line in self.lines.items() if line != self.line} or _NOWHERE
 
 
 def _source(path: Path) -> Source:
-    try:
-        return Source(path, path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
+    if not path.exists():
         known = f"; our own are {', '.join(examples())}" if path.parent == EXAMPLES else ""
-        raise InputError(f"fleet {path.stem if known else path}: there is no such file{known}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is not text in UTF-8 (at byte {error.start})") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({reason(error)})") from None
+        raise InputError(f"fleet {path.stem if known else path}: there is no such file{known}")
+    return Source.of(path)
 
 
 def _beside(source: Source, key: str, values: dict[str, Any], table: str = "") -> Source:
@@ -196,18 +148,9 @@ def _row(source: Source, values: dict[str, Any], lines: Sequence[int | None], pl
     return DeviceRow(values, dict(zip(values, lines, strict=True)), source, place)
 
 
-def _cells(source: Source) -> list[tuple[int, list[str]]]:
-    """The lines of a CSV file that are not empty, with their numbers."""
-    reader = csv.reader(source.text.splitlines(keepends=True), strict=True)
-    try:
-        return [(reader.line_num, row) for row in reader if any(row)]
-    except csv.Error as error:
-        source.refuse(f"is not CSV ({error})", reader.line_num)
-
-
 def _rows(source: Source) -> list[DeviceRow]:
     """The rows of a CSV file: its first line names the columns, and an empty cell is not given."""
-    lines = _cells(source)
+    lines = source.cells()
     if len(lines) < 2:
         source.refuse("needs a line that names the columns, and a row per device")
     (first, head), *rest = lines
@@ -330,7 +273,7 @@ def _harvests(rows: Sequence[DeviceRow], home: Path) -> tuple[Placed | None, ...
 
 def _windows(source: Source, period: int | None) -> tuple[Windows, str]:
     """A CSV file of client, first and last slot, with a line that names the columns; and where its last client is."""
-    lines = _cells(source)
+    lines = source.cells()
     if not lines or [cell.strip() for cell in lines[0][1]] != ["client", "first", "last"]:
         source.refuse("client,first,last: needs to be the first line", 1)
     table = np.empty((len(lines) - 1, 3), np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import ceil
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 from attrs import field, frozen
@@ -16,42 +16,49 @@ from pipecycle.world.streams import Ints
 UNIT = 1 << 20
 """Quanta in one unit of energy.  Sums of int64 quanta are exact up to 8.8e12 units."""
 
-Number = TypeVar("Number", np.float64, np.int64)
 Quanta = int | Ints
 """One figure for every client, or one per client."""
 
 
+def figures(value: ArrayLike, name: str, needs: str, least: float, most: float, *, whole: bool = False) -> NDArray[Any]:
+    """One figure for all clients or one per client, each from `least` to `most`, which `needs` says in words."""
+    try:
+        array = np.asarray(value, None if whole else np.float64)
+    except (TypeError, ValueError, OverflowError):  # rows of different lengths, too
+        raise InputError(f"{name} = {shown(value)}: needs {needs}") from None
+    wrong = array if whole and array.dtype.kind not in "iu" else array[~((array >= least) & (array <= most))]
+    if wrong.size:
+        first = wrong.item(0)
+        raise InputError(f"{name} = {f'{first:g}' if isinstance(first, float) else shown(first)}: needs {needs}")
+    return array
+
+
 def quanta(units: ArrayLike, name: str = "energy") -> Quanta:
     """Units to quanta, rounded up once, so that no action is ever cheaper than was asked for."""
-    try:
-        values = np.asarray(units, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{name} = {shown(units)}: needs a number of units from 0 to 2^40") from None
-    if not (values.min(initial=0.0) >= 0 and values.max(initial=0.0) <= 2.0**40):  # nan is neither
-        wrong = values.item() if values.ndim == 0 else values[~((values >= 0) & (values <= 2.0**40))][0]
-        raise InputError(f"{name} = {wrong}: needs a number of units from 0 to 2^40")
+    values = figures(units, name, "a number of units from 0 to 2^40", 0.0, 2.0**40)
     if values.ndim == 0:
         return ceil(Fraction(values.item()) * UNIT)
     scaled = values * UNIT
-    return np.ceil(scaled, out=scaled).astype(np.int64)
+    out: Ints = np.ceil(scaled, out=scaled).astype(np.int64)
+    return out
 
 
 def quanta_per_client(units: ArrayLike, clients: int, name: str) -> Quanta:
     return per_client(quanta(units, name), clients, name)
 
 
-def per_client(value: Quanta, clients: int, name: str) -> Quanta:
-    """One figure for all or as many as there are clients, and nothing else."""
-    if not isinstance(value, int):
-        each(value, clients, name)
-    return value
+def per_client(values: Quanta, clients: int, name: str) -> Quanta:
+    """One figure for all or as many as there are clients, and nothing else; equal ones as one."""
+    each(values, clients, name)
+    return uniform(values)
 
 
-def each(values: NDArray[Number], clients: int, name: str) -> NDArray[Number]:
+def each(values: ArrayLike, clients: int, name: str) -> NDArray[Any]:
     """A figure for each client, out of one for all or as many as there are clients."""
-    if values.ndim and values.shape != (clients,):
-        raise InputError(f"{name}: has {values.size} values for {clients} clients")
-    return np.broadcast_to(values, (clients,))
+    array = np.asarray(values)
+    if array.ndim and array.shape != (clients,):
+        raise InputError(f"{name}: has {array.size} values for {clients} clients")
+    return np.broadcast_to(array, (clients,))
 
 
 def units(count: int) -> float:

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from pipecycle.errors import BusyError
 from pipecycle.world.energy import Costs, Quanta, at, quanta_per_client, uniform
-from pipecycle.world.fleet import ACTED, TRAINING, Fleet, Payload, Receiver
+from pipecycle.world.fleet import ACTED, TRAINING, Due, Fleet, Receiver, deal
 from pipecycle.world.links import Air, Links
 from pipecycle.world.streams import Ints, merged
 
@@ -43,17 +43,14 @@ class FieldFleet(Fleet):
     ) -> None:
         costs = costs or Costs()
         super().__init__(clients, costs=costs, **usual)
-        self.download = uniform(quanta_per_client(costs.download, clients, "cost of a download"))
-        self.idle = uniform(quanta_per_client(costs.idle, clients, "cost of an idle slot"))
-        self.leak = uniform(quanta_per_client(leak, clients, "leak"))
+        self.download = quanta_per_client(costs.download, clients, "cost of a download")
+        self.idle = quanta_per_client(costs.idle, clients, "cost of an idle slot")
+        self.leak = quanta_per_client(leak, clients, "leak")
         self.to_train = uniform(np.asarray(self.steps + self.leak * self.length + self.download, np.int64))
         self._checked = self.to_train
         self.links = links or Links()
         self.air = Air(self.links, clients, trial)
-        self.failures: list[tuple[int, Ints]] = []  # slot, sessions
-        self.given_up: list[tuple[Ints, Ints]] = []  # sessions, quanta each
-        self._fails: dict[int, list[tuple[Ints, Ints]]] = {}
-        self._doomed: Ints = _NOBODY  # of the clients that were started last
+        self._fails: Due = {}
         self._wasting = 0  # quanta that doomed sessions spend per slot
         self._fetches, self._idles = bool(np.any(self.download)), bool(np.any(self.idle))
         self._channels = self.links.channels
@@ -113,33 +110,12 @@ class FieldFleet(Fleet):
             return able
         if self._channels == 0:
             return _NOBODY
-        contact = self.air.contact(able, self.slot)
-        return able if contact is None else able[contact]
+        return able[self.air.contact(able, self.slot)]
 
     def reaches(self, client: int, to: Receiver) -> bool:
         return len(self.reaching(np.array([client]), to)) == 1
 
     # Actions.
-
-    def start(
-        self,
-        clients: Ints,
-        reference: int | Ints,
-        need: Quanta | None = None,
-        *,
-        teacher: int = -1,
-        payload: Payload = "update",
-    ) -> Ints:
-        sessions = super().start(clients, reference, need, teacher=teacher, payload=payload)
-        self._rest(clients, starts=True)
-        if self._fetches:
-            cost = at(self.download, clients)
-            self.level[clients] -= cost
-            paid = _total(cost, clients)
-            lost = _total(at(self.download, self._doomed), self._doomed)
-            self.ledger.download += paid - lost
-            self.ledger.lost += lost
-        return sessions
 
     def send(self, clients: Ints, to: Receiver, *, ratio: float = 1.0, last_step: bool = False) -> Ints:
         self._check_sending(clients, last_step)
@@ -155,8 +131,6 @@ class FieldFleet(Fleet):
             self._burn[clients] = at(self.leak, clients)
             self._rest(clients, starts=True)
         needed = self.air.tries(clients, to)
-        if needed is None:
-            needed = np.ones(len(clients), np.int64)
         tried = np.minimum(needed, self.links.tries)
         if np.any(cost):  # an empty battery can still pay for what costs nothing
             tried = np.where(np.asarray(cost) > 0, np.minimum(tried, level // np.maximum(cost, 1)), tried)
@@ -185,30 +159,27 @@ class FieldFleet(Fleet):
 
     def _admitted(self, clients: Ints) -> Ints:
         """Those in contact, and of them as many as there are channels: the sessions that started first."""
-        contact = self.air.contact(clients, self.slot)
-        if contact is not None:
-            clients = clients[contact]
+        clients = clients[self.air.contact(clients, self.slot)]
         if self._channels is not None:
             if len(clients) > self._channels:
                 clients = clients[np.sort(np.argsort(self._session[clients], kind="stable")[: self._channels])]
             self._channels -= len(clients)
         return clients
 
-    def _schedule_ends(self, clients: Ints, sessions: Ints) -> None:
+    def _under_way(self, clients: Ints, sessions: Ints) -> None:
         step = self.air.failures(clients, at(self.length, clients))
-        doomed = None if step is None else step >= 0
-        if step is None or doomed is None or not doomed.any():
-            self._doomed = _NOBODY
-            super()._schedule_ends(clients, sessions)
-            return
-        self._doomed, ends = clients[doomed], self.slot + step[doomed]
-        order = np.argsort(ends, kind="stable")
-        edges = np.flatnonzero(np.diff(ends[order], prepend=-1, append=-1))
-        for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            mine = order[first:last]
-            self._fails.setdefault(int(ends[mine[0]]), []).append((self._doomed[mine], sessions[doomed][mine]))
-        self._wasting += self._steps(self._doomed)
-        super()._schedule_ends(clients[~doomed], sessions[~doomed])
+        doomed = step >= 0
+        failing = clients[doomed]
+        deal(self._fails, self.slot + step[doomed], failing, sessions[doomed])
+        self._wasting += self._steps(failing)
+        super()._under_way(clients[~doomed], sessions[~doomed])
+        self._rest(clients, starts=True)
+        if self._fetches:
+            cost = at(self.download, clients)
+            self.level[clients] -= cost
+            lost = _total(at(self.download, failing), failing)
+            self.ledger.download += _total(cost, clients) - lost
+            self.ledger.lost += lost
 
     def _pay(self) -> None:
         """Steps, leaks and, of those who rest, idling, as far as the battery goes: who trains has enough."""

@@ -5,12 +5,24 @@ from __future__ import annotations
 from typing import Literal, NoReturn
 
 import numpy as np
-from attrs import define, field
+from attrs import define
 from numpy.typing import ArrayLike, NDArray
 
-from pipecycle.errors import BusyError, EnergyError, InputError, shown
+from pipecycle.errors import BusyError, EnergyError, InputError
 from pipecycle.world.columns import Column
-from pipecycle.world.energy import UNIT, Costs, Quanta, at, each, per_client, quanta, quanta_per_client, show, uniform
+from pipecycle.world.energy import (
+    UNIT,
+    Costs,
+    Quanta,
+    at,
+    each,
+    figures,
+    per_client,
+    quanta,
+    quanta_per_client,
+    show,
+    uniform,
+)
 from pipecycle.world.streams import Ints, merged
 
 Payload = Literal["update", "logits"]
@@ -29,6 +41,9 @@ _NO_SENDING_AT_ONCE = _NO_SENDING.copy()
 _NO_SENDING_AT_ONCE[[UNSENT | ACTED, HOLDING | ACTED]] = False
 _NOBODY: Ints = np.empty(0, np.int64)
 _PIECE = 1 << 15  # batteries that are gone through at a time: few enough to stay in cache
+
+Due = dict[int, list[tuple[Ints, Ints]]]
+"""Clients and their sessions by slot."""
 
 
 @define
@@ -56,17 +71,6 @@ class Ledger:
         return self.harvested - self.overflowed - self.spent - self.idle - self.leaked
 
 
-@define
-class Launches:
-    """Sessions in the order of their ids, one row per call of `start`."""
-
-    slot: list[int] = field(factory=list)
-    count: list[int] = field(factory=list)
-    reference: list[int | Ints] = field(factory=list)
-    teacher: list[int] = field(factory=list)
-    payload: list[Payload] = field(factory=list)
-
-
 class Fleet:
     """Simulated batteries, one entry per client.
 
@@ -86,15 +90,21 @@ class Fleet:
     ) -> None:
         costs = costs or Costs()
         self.clients = clients
-        self.length = uniform(_per_client(session, clients, "session"))
-        self.capacity = uniform(quanta_per_client(capacity, clients, "capacity"))
-        self.samples: Ints | None = None if samples is None else _samples(samples, clients)
-        self.step = uniform(quanta_per_client(costs.step, clients, "cost of a step"))
-        self.to_hub = uniform(quanta_per_client(costs.to_hub, clients, "cost to the hub"))
-        self.to_server = uniform(quanta_per_client(costs.to_server, clients, "cost to the server"))
+        lengths = figures(session, "session", "a whole number of at least 1 slot", 1, np.inf, whole=True)
+        self.length = per_client(lengths.astype(np.int64), clients, "session")
+        self.capacity = quanta_per_client(capacity, clients, "capacity")
+        self.samples: Ints | None = None
+        if samples is not None:
+            needs = "a whole number of at least 1 per client"
+            counts = figures(samples, "samples", needs, 1, np.inf, whole=True)
+            self.samples = each(counts, clients, "samples").astype(np.int64)
+        self.step = quanta_per_client(costs.step, clients, "cost of a step")
+        self.to_hub = quanta_per_client(costs.to_hub, clients, "cost to the hub")
+        self.to_server = quanta_per_client(costs.to_server, clients, "cost to the server")
         self.steps = uniform(self.step * self.length)  # all of a session
         self.to_train = self.steps
-        self.initial = uniform(quanta_per_client(initial, clients, "initial"))
+        self.download: Quanta = 0
+        self.initial = quanta_per_client(initial, clients, "initial")
         if np.any(self.initial > self.capacity):
             most, held = int(np.max(self.initial)), int(np.min(self.capacity))
             raise InputError(f"initial = {show(most)}: needs at most the battery's capacity of {show(held)}")
@@ -108,9 +118,12 @@ class Fleet:
         self.reference: Ints = np.zeros(clients, np.int64)  # the version that each one's last session started from
         self.overflow: Ints = np.zeros(clients, np.int64)
         self.ledger = Ledger(harvested=int(self.level.sum()))
-        self.slot, self.launches = -1, Launches()
+        self.slot = -1
         self.client = Column(np.int32)  # of every session
+        self.launches: list[tuple[int, int, int | Ints, int, Payload]] = []  # slot, count, reference, teacher, payload
         self.sent: list[tuple[int, Receiver, Ints, Quanta]] = []  # slot, receiver, sessions, quanta each
+        self.failures: list[tuple[int, Ints]] = []  # slot, sessions
+        self.given_up: list[tuple[Ints, Ints]] = []  # sessions, quanta each
         self.totals: list[Totals] = []  # of every slot that is over
         self.failed: Ints = _NOBODY  # sessions that broke off in this slot
 
@@ -120,7 +133,7 @@ class Fleet:
         self._working: Quanta = self.step
         self._burn: Ints = np.zeros(clients, np.int64)  # which of the two each client is at
         self._burning = 0  # quanta of all training steps of a slot
-        self._ends: dict[int, list[tuple[Ints, Ints]]] = {}
+        self._ends: Due = {}
         self._acted = False  # has anybody, in this slot?
         self._checked: Quanta = self.to_train  # the last `need` that was found to last through a session
         self._pieces = [slice(first, first + _PIECE) for first in range(0, clients, _PIECE)]
@@ -162,6 +175,11 @@ class Fleet:
         self.totals.append((ledger.harvested, ledger.overflowed, ledger.training, ledger.to_hub, ledger.to_server))
 
     # Questions.
+
+    @property
+    def drained(self) -> Ints | None:
+        """Leaked and idled away, by client, where that happens."""
+        return None
 
     def eligible(self, need: Quanta) -> NDArray[np.bool_]:
         """For every client: nothing to do or to send, no action yet in this slot, and at least `need` stored."""
@@ -227,17 +245,12 @@ class Fleet:
         if np.count_nonzero(self._session[clients] != sessions):
             raise BusyError(f"slot {self.slot}: a client was started twice in one call")
         self.client.extend(clients)
-        launches = self.launches
-        launches.slot.append(self.slot)
-        launches.count.append(len(clients))
-        launches.reference.append(reference)
-        launches.teacher.append(teacher)
-        launches.payload.append(payload)
+        self.launches.append((self.slot, len(clients), reference, teacher, payload))
         self.reference[clients] = reference
         self._state[clients] = TRAINING
         self._burn[clients] = at(self._working, clients)
         self._burning += self._steps(clients)
-        self._schedule_ends(clients, sessions)
+        self._under_way(clients, sessions)
         return sessions
 
     def send(self, clients: Ints, to: Receiver, *, ratio: float = 1.0, last_step: bool = False) -> Ints:
@@ -329,14 +342,11 @@ class Fleet:
             return self.step * len(clients)
         return int(self.step[clients].sum())
 
-    def _schedule_ends(self, clients: Ints, sessions: Ints) -> None:
+    def _under_way(self, clients: Ints, sessions: Ints) -> None:
         if isinstance(self.length, int):
             self._ends.setdefault(self.slot + self.length - 1, []).append((clients, sessions))
-            return
-        lengths = self.length[clients]
-        for length in np.unique(lengths).tolist():
-            mine = lengths == length
-            self._ends.setdefault(self.slot + length - 1, []).append((clients[mine], sessions[mine]))
+        else:
+            deal(self._ends, self.slot + self.length[clients] - 1, clients, sessions)
 
     def _pay(self) -> None:
         """Everybody's costs of a slot, apart from transmissions."""
@@ -378,21 +388,8 @@ class Fleet:
         )
 
 
-def _per_client(value: ArrayLike, clients: int, name: str) -> Quanta:
-    lengths = _whole(value, f"{name} = {shown(value)}: needs a whole number of at least 1 slot")
-    return per_client(int(lengths) if lengths.ndim == 0 else lengths.astype(np.int64), clients, name)
-
-
-def _samples(value: ArrayLike, clients: int) -> Ints:
-    counts = _whole(value, f"samples = {shown(value)}: needs a whole number of at least 1 per client")
-    return each(counts, clients, "samples").astype(np.int64)
-
-
-def _whole(value: ArrayLike, otherwise: str) -> Ints:
-    try:
-        counts = np.asarray(value)
-    except ValueError:  # rows of different lengths
-        raise InputError(otherwise) from None
-    if not np.issubdtype(counts.dtype, np.integer) or (counts < 1).any():
-        raise InputError(otherwise)
-    return counts
+def deal(due: Due, slots: Ints, clients: Ints, sessions: Ints) -> None:
+    """Write each session down for its slot."""
+    for slot in np.unique(slots).tolist():
+        mine = slots == slot
+        due.setdefault(slot, []).append((clients[mine], sessions[mine]))

@@ -16,8 +16,8 @@ from attrs import field, frozen
 from numpy.typing import ArrayLike, NDArray
 
 from pipecycle.checks import number
-from pipecycle.errors import InputError, shown
-from pipecycle.world.energy import UNIT, each
+from pipecycle.errors import InputError
+from pipecycle.world.energy import UNIT, each, figures
 from pipecycle.world.streams import Floats, Ints, raw, streams
 
 BLOCK = 1 << 18
@@ -93,15 +93,8 @@ class LaneRows:
         return lanes[:, : self.clients]
 
 
-def _rate(value: ArrayLike, name: str = "rate") -> Floats:
-    try:
-        rates = np.asarray(value, np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} = {shown(value)}: needs a charging probability from 0 to 1") from None
-    wrong = rates[~((rates >= 0) & (rates <= 1))]
-    if wrong.size:
-        raise InputError(f"{name} = {wrong.flat[0]:g}: needs a charging probability from 0 to 1")
-    return rates
+def _rate(value: ArrayLike) -> Floats:
+    return figures(value, "rate", "a charging probability from 0 to 1", 0, 1)
 
 
 def digest_or_number(values: Floats) -> str:

@@ -6,6 +6,7 @@ many transmissions or sessions it has had before, so that every scheduler meets 
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -13,47 +14,34 @@ from attrs import field, frozen
 from numpy.typing import ArrayLike, NDArray
 
 from pipecycle.checks import MOST_SLOTS, at_least, some_slots
-from pipecycle.errors import InputError, shown
-from pipecycle.world.energy import each
-from pipecycle.world.streams import Floats, Ints, Lots, streams, unit
+from pipecycle.errors import InputError
+from pipecycle.world.energy import each, figures
+from pipecycle.world.streams import Ints, Lots, streams, unit
 
 Flags = NDArray[np.bool_]
 MOST_TRIES = 100
-_NEVER: Floats = np.zeros(())
-_ALWAYS: Floats = np.ones(())
 
 
-def _numbers(value: ArrayLike) -> Floats:
-    try:
-        return np.asarray(value, np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{shown(value)}: needs probabilities from 0 to 1") from None
+def _chance(instance: object, attribute: Any, value: ArrayLike) -> None:
+    figures(value, attribute.name, "a probability from 0 to 1", 0, 1)
 
 
-def _chance(instance: object, attribute: Any, value: Floats) -> None:
-    wrong = value[~((value >= 0) & (value <= 1))]
-    if wrong.size:
-        raise InputError(f"{attribute.name} = {wrong.flat[0]:g}: needs a probability from 0 to 1")
-
-
-def _slots(value: ArrayLike) -> Ints:
-    periods = np.asarray(value)
-    if periods.dtype.kind not in "iu" or (periods < 1).any() or (periods > MOST_SLOTS).any():
-        raise InputError(f"contact_period = {shown(value)}: needs a whole number of 1 to {MOST_SLOTS:,} slots")
-    return periods.astype(np.int64)
+def _slots(instance: object, attribute: Any, value: ArrayLike) -> None:
+    needs = f"a whole number of 1 to {MOST_SLOTS:,} slots"
+    figures(value, "contact_period", needs, 1, MOST_SLOTS, whole=True)
 
 
 @frozen(eq=False)
 class Passes:
     """Contact for a share of every `period` slots, each client with a phase of its own, which the trial draws."""
 
-    period: Ints = field(converter=_slots)
+    period: ArrayLike = field(validator=_slots)
     """Slots; one figure, or one per client."""
-    share: Floats = field(default=_ALWAYS, converter=_numbers, validator=_chance)
+    share: ArrayLike = field(default=1.0, validator=_chance)
     """Of every period, rounded up to a slot; 1 is always, 0 is never."""
 
 
-@frozen(eq=False)
+@frozen(eq=False, slots=False)
 class Windows:
     """Contact in some slots: a row is a client, and the first and last slot in which it can transmit.
 
@@ -65,9 +53,29 @@ class Windows:
     """A client's windows do not overlap."""
     period: int | None = field(default=None, validator=some_slots)
 
-    @property
+    def __len__(self) -> int:
+        return len(self.client)
+
+    @cached_property
     def rows(self) -> tuple[Ints, Ints, Ints]:
-        return self.client, self.first, self.last
+        """Client, first and last slot, in this order."""
+        order = np.lexsort((self.first, self.client))
+        return self.client[order], self.first[order], self.last[order]
+
+    @cached_property
+    def _begins(self) -> Ints:
+        client, first, _ = self.rows
+        return client * (MOST_SLOTS + 1) + first
+
+    def open(self, clients: Ints, slot: int) -> Flags:
+        client, _, last = self.rows
+        now = slot if self.period is None else slot % self.period
+        limited = client[np.minimum(np.searchsorted(client, clients), len(self) - 1)] == clients
+        # Of a client's windows the latest that has begun decides: they do not overlap.
+        place = np.searchsorted(self._begins, clients * (MOST_SLOTS + 1) + now, "right") - 1
+        begun = (place >= 0) & (client[place] == clients)
+        within: Flags = ~limited | (begun & (last[place] >= now))
+        return within
 
 
 @frozen(eq=False)
@@ -76,12 +84,12 @@ class Links:
 
     channels: int | None = field(default=None, validator=at_least(1, "channel"))
     """Transmissions to the server in a slot, at most; sessions that started first go first."""
-    loss: Floats = field(default=_NEVER, converter=_numbers, validator=_chance)
+    loss: ArrayLike = field(default=0.0, validator=_chance)
     """That a transmission to the server does not arrive, for every try."""
-    loss_to_hub: Floats = field(default=_NEVER, converter=_numbers, validator=_chance)
+    loss_to_hub: ArrayLike = field(default=0.0, validator=_chance)
     tries: int = field(default=3, validator=at_least(1, "try", most=MOST_TRIES))
     """After so many, or when the battery is empty, a transmission is given up."""
-    failure: Floats = field(default=_NEVER, converter=_numbers, validator=_chance)
+    failure: ArrayLike = field(default=0.0, validator=_chance)
     """That a session breaks off, in a step that is drawn as well."""
     passes: Passes | None = None
     windows: Windows | None = None
@@ -107,24 +115,27 @@ class Air:
         self._failing = Lots(draw("failure"))
         self._started = np.zeros(clients, np.int64)
         self._passes = None if links.passes is None else _Passes(links.passes, clients, Lots(draw("contact")))
-        self._windows = None if links.windows is None else _Windows(links.windows, clients)
+        if links.windows and int(links.windows.client.max()) >= clients:
+            last = int(links.windows.client.max())
+            raise InputError(f"contact windows name client {last}: there are {clients} clients")
 
-    def contact(self, clients: Ints, slot: int) -> Flags | None:
-        """Who of the clients can reach the server; None for all."""
-        passing = None if self._passes is None else self._passes.open(clients, slot)
-        if self._windows is None:
-            return passing
-        listed = self._windows.open(clients, slot)
-        return listed if passing is None else passing & listed
+    def contact(self, clients: Ints, slot: int) -> Flags:
+        """Who of the clients can reach the server."""
+        able = np.ones(len(clients), bool)
+        if self._passes is not None:
+            able &= self._passes.open(clients, slot)
+        if self.links.windows:
+            able &= self.links.windows.open(clients, slot)
+        return able
 
-    def tries(self, clients: Ints, to: Literal["hub", "server"]) -> Ints | None:
-        """How often each client's next transmission has to be tried until it arrives; None for once each."""
+    def tries(self, clients: Ints, to: Literal["hub", "server"]) -> Ints:
+        """How often each client's next transmission has to be tried until it arrives."""
         return self._needed[to](clients)
 
-    def failures(self, clients: Ints, length: Ints | int) -> Ints | None:
-        """The step in which each client's next session breaks off, -1 for those that last; None if all do."""
+    def failures(self, clients: Ints, length: Ints | int) -> Ints:
+        """The step in which each client's next session breaks off, -1 for those that last."""
         if self._failure is None:
-            return None
+            return np.full(len(clients), -1)
         count = self._started[clients]
         self._started[clients] = count + 1
         whether, when = self._failing(clients, count)
@@ -135,17 +146,17 @@ class Air:
 class _Tries:
     """Tries until success by one draw: more than k are needed with probability loss ** k."""
 
-    def __init__(self, loss: Floats, most: int, clients: int, lots: Lots, name: str) -> None:
+    def __init__(self, loss: ArrayLike, most: int, clients: int, lots: Lots, name: str) -> None:
         self._lots, self._most, self._sent = lots, most, np.zeros(clients, np.int64)
         self._loss = each(loss, clients, name) if np.any(loss) else None
 
-    def __call__(self, clients: Ints) -> Ints | None:
+    def __call__(self, clients: Ints) -> Ints:
+        needed: Ints = np.ones(len(clients), np.int64)
         if self._loss is None:
-            return None
+            return needed
         count = self._sent[clients]
         self._sent[clients] = count + 1
         drawn = unit(self._lots(clients, count)[0])
-        needed: Ints = np.ones(len(clients), np.int64)
         chance = bound = self._loss[clients]
         for _ in range(self._most):
             lost = drawn < bound
@@ -167,24 +178,4 @@ class _Passes:
 
     def open(self, clients: Ints, slot: int) -> Flags:
         within: Flags = (slot + self._phase[clients]) % self._period[clients] < self._length[clients]
-        return within
-
-
-class _Windows:
-    def __init__(self, windows: Windows, clients: int) -> None:
-        if int(windows.client.max(initial=0)) >= clients:
-            raise InputError(f"contact windows name client {int(windows.client.max())}: there are {clients} clients")
-        order = np.lexsort((windows.first, windows.client))
-        self._client, self._last = windows.client[order], windows.last[order]
-        self._begins = self._client * (MOST_SLOTS + 1) + windows.first[order]
-        self._limited = np.zeros(clients, bool)
-        self._limited[self._client] = True
-        self._period = windows.period
-
-    def open(self, clients: Ints, slot: int) -> Flags:
-        now = slot if self._period is None else slot % self._period
-        # Of a client's windows the latest that has begun decides: they do not overlap.
-        place = np.searchsorted(self._begins, clients * (MOST_SLOTS + 1) + now, "right") - 1
-        begun = (place >= 0) & (self._client[place] == clients)
-        within: Flags = ~self._limited[clients] | (begun & (self._last[place] >= now))
         return within

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -73,41 +74,28 @@ def _parse(spec: str, reading: Read) -> Placed:
         return Markov(_number("rate", rate), _number("burst", burst))
     if kind == "solar" and rest:
         path, options = _options(rest, PANEL)
-        return _solar(reading(path), options)
+        return Solar(reading(path), **options)
     if kind == "clearsky" and rest:
         latitude, options = _options(rest, ("days", *PANEL))
-        first, last = _days(options.pop("days", f"1..{YEAR}"))
-        return _solar(clear_sky(_number("latitude", latitude), first, last), options)
+        first, last = options.pop("days", (1, YEAR))
+        return Solar(clear_sky(_number("latitude", latitude), first, last), **options)
     if kind == "csv" and rest:
         path, options = _options(rest, ("day",))
-        days = {key: _whole(key, value) for key, value in options.items()}
         trace = reading(path)
-        return Always() if isinstance(trace, _Unread) else Table(trace, **days)
+        return Always() if isinstance(trace, _Unread) else Table(trace, **options)
     raise InputError(f"harvest {shown(spec)!r}: needs {FORMS}")
 
 
-def _solar(trace: Trace, options: dict[str, str]) -> Solar:
-    return Solar(trace, **{key: _range(key, value) for key, value in options.items()})  # type: ignore[arg-type]
-
-
-def _days(words: str) -> tuple[int, int]:
-    first, _, last = words.partition("..")
-    try:
-        return int(first), int(last or first)
-    except ValueError:
-        raise InputError(f"days = {shown(words)}: needs FIRST..LAST, whole numbers") from None
-
-
-def _options(text: str, allowed: tuple[str, ...]) -> tuple[str, dict[str, str]]:
+def _options(text: str, allowed: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
     path, *pairs = text.split(",")
-    options: dict[str, str] = {}
+    options: dict[str, Any] = {}
     for pair in pairs:
         key, _, value = pair.partition("=")
         if key not in allowed or not value:
             raise InputError(
                 f"harvest option {shown(pair)!r}: needs one of {', '.join(f'{name}=...' for name in allowed)}"
             )
-        options[key] = value
+        options[key] = OPTIONS.get(key, _number)(key, value)
     return path, options
 
 
@@ -128,8 +116,18 @@ def _whole(name: str, word: str) -> int:
     return value
 
 
+def _days(name: str, words: str) -> tuple[int, int]:
+    first, _, last = words.partition("..")
+    try:
+        return int(first), int(last or first)
+    except ValueError:
+        raise InputError(f"{name} = {shown(words)}: needs FIRST..LAST, whole numbers") from None
+
+
 def _range(name: str, word: str) -> float | Spread:
     low, dots, high = word.partition("..")
-    if dots and name in ("shift", "shade"):
-        return Spread(_number(name, low), _number(name, high))
-    return _number(name, word)
+    return Spread(_number(name, low), _number(name, high)) if dots else _number(name, low)
+
+
+OPTIONS: dict[str, Callable[[str, str], Any]] = {"days": _days, "day": _whole, "shift": _range, "shade": _range}
+"""How options are read; all others are numbers."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 from datetime import datetime
 from pathlib import Path
@@ -14,9 +13,9 @@ from attrs import field, frozen
 from pipecycle import checks
 from pipecycle.checks import Check
 from pipecycle.errors import InputError, shown
-from pipecycle.files import reason
 from pipecycle.world.energy import UNIT, each
 from pipecycle.world.harvest import Weather, digest_or_number
+from pipecycle.world.source import Source
 from pipecycle.world.streams import Floats, Ints, streams, unit
 
 DAY = 1440.0
@@ -47,45 +46,35 @@ class Trace:
 def read(path: str | Path) -> Trace:
     """A CSV of time and value(s).  Time is one column (ISO or US date and time, or a number of minutes) or two
     (date, clock) as in NREL's files; a header is optional.  Missing rows and values are refused by line."""
-    path = Path(path)
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = [
-                (number, row) for number, row in enumerate(csv.reader(file), 1) if any(cell.strip() for cell in row)
-            ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: cannot be read as CSV ({reason(error)})") from None
+    source = Source.of(Path(path))
+    lines = source.cells()
     if lines and not _is_number(lines[0][1][-1]):
         del lines[0]
     if len(lines) < 2:
-        raise InputError(f"{path}: needs at least two rows of time and value")
+        source.refuse("needs at least two rows of time and value")
     width = len(lines[0][1])
     if width < 2:
-        raise InputError(f"{path}: needs at least two columns, time and value, separated by commas")
+        source.refuse("needs at least two columns, time and value, separated by commas")
     clock_apart = width > 2 and not _is_number(lines[0][1][1])
     first_value = 2 if clock_apart else 1
-    values = np.empty((len(lines), width - first_value))
-    stamps = np.empty(len(lines))
-    for index, (number, row) in enumerate(lines):
+    values, stamps = np.empty((len(lines), width - first_value)), np.empty(len(lines))
+    for index, (line, row) in enumerate(lines):
         if len(row) != width:
-            raise InputError(f"{path}, line {number}: has {len(row)} columns where the first row has {width}")
+            source.refuse(f"has {len(row)} columns where the first row has {width}", line)
         try:
             stamps[index] = _minutes(" ".join(cell.strip() for cell in row[:first_value]))
             values[index] = [float(cell) for cell in row[first_value:]]
         except ValueError:
-            raise InputError(f"{path}, line {number}: {shown(','.join(row))!r} is not a time and numbers") from None
-    if not np.isfinite(values).all():
-        line = lines[int(np.argmax(~np.isfinite(values).all(axis=1)))][0]
-        raise InputError(f"{path}, line {line}: the value is not a finite number")
-    if not np.isfinite(stamps).all():
-        line = lines[int(np.argmax(~np.isfinite(stamps)))][0]
-        raise InputError(f"{path}, line {line}: the time is not a finite number")
+            source.refuse(f"{shown(','.join(row))!r} is not a time and numbers", line)
+    finite = np.isfinite(values).all(axis=1) & np.isfinite(stamps)
+    if not finite.all():
+        source.refuse("the time or a value is not a finite number", lines[int(np.argmin(finite))][0])
     steps = np.diff(stamps)
-    if steps[0] <= 0 or (np.abs(steps - steps[0]) > 1e-6 * steps[0]).any():
-        line = lines[1 + int(np.argmax(np.abs(steps - steps[0]) > 1e-6 * abs(steps[0])))][0]
-        raise InputError(f"{path}, line {line}: time must advance by the same step in every row")
+    uneven = np.abs(steps - steps[0]) > 1e-6 * abs(steps[0])
+    if steps[0] <= 0 or uneven.any():
+        source.refuse("time must advance by the same step in every row", lines[1 + int(np.argmax(uneven))][0])
     checks.number(least=LEAST_MINUTES, most=MOST_MINUTES).of(f"{path}: minutes between two rows", float(steps[0]))
-    return Trace(values, float(steps[0]), path.name)
+    return Trace(values, float(steps[0]), source.path.name)
 
 
 def _is_number(text: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flwr")
-pytest.importorskip("psutil")
+psutil = pytest.importorskip("psutil")
 pytestmark = pytest.mark.flower
 
 from pipecycle.commands.live_app import read_app, write_app  # noqa: E402
@@ -98,4 +100,9 @@ def test_whoever_is_refused_loses_no_run(site: Site, federation: Federation, dep
     project.write_text(project.read_text().replace("\nlr = ", "\n# lr = "))
     unlisted = deploy("up", "my app", "--fresh", "--set", "lr=0.3", cwd=site.folder.parent)
     assert "needs a line `lr = 0.3` beside the other settings" in unlisted.stderr
+    assert everything(site.out) == {path: data for path, data in before.items() if path.is_relative_to(site.out)}
+    running = {"pid": os.getpid(), "born": psutil.Process().create_time()}
+    (site.federation / "running.json").write_text(json.dumps(running))
+    twice = deploy("up", "my app", "--fresh", cwd=site.folder.parent)
+    assert "runs there already (`pipecycle deploy status 'my app'` shows it)" in twice.stderr
     assert everything(site.out) == {path: data for path, data in before.items() if path.is_relative_to(site.out)}

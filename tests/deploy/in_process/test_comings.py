@@ -3,6 +3,7 @@ taken for another order's."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -178,6 +179,37 @@ def test_the_end_knows_of_answers_that_were_held(federation: Federation, ledgers
             int(client): report[3] for client, report in told.items()
         }
     assert held > 0
+
+
+@pytest.mark.parametrize("clock", ["logical", "wall"])
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_was_lost_in_the_end_is_asked_for(
+    federation: Federation, ledgers: Ledgers, tmp_path: Path, clock: str, gone: bool
+) -> None:
+    """The last sessions are trained and paid, but their replies never come; nobody waits for a node that is gone."""
+    options = {"policy": "pipecycle", "clients": 4, "session": 4, "slots": 40, "harvest": "bernoulli:0.4"}
+    live = federation(tmp_path, run_it=False, clock=clock, initial=9.0, out=str(tmp_path / "run"), **options)
+
+    def lose(client: int, message: Message, now: float) -> str | None:
+        order = message.content["pipecycle"]
+        return "late" if order["k"] >= 0 and order["slot"] >= 36 else None
+
+    def dying() -> list[int]:
+        for event in live.events if gone else []:
+            if event["event"] == "late":
+                live.grid.stop(event["client"])
+        return online()
+
+    live.grid.fault = lose
+    online, live.grid.get_node_ids = live.grid.get_node_ids, dying
+    live.driver.run()
+    late = [event for event in read_trace(tmp_path / "run/trace.jsonl") if event["event"] == "late"]
+    lost = {event["client"] for event in late if event["outcome"] == "lost"}
+    assert lost
+    assert {event["client"] for event in late if event["outcome"] == "roll-call"} == (set() if gone else lost)
+    spent = sum(ledger["spent"] for ledger in ledgers(tmp_path).values())
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    assert (result["final"]["energy"] == spent / UNIT) == (not gone)
 
 
 def test_a_lost_ledger_is_noticed_when_the_run_goes_on(federation: Federation, tmp_path: Path) -> None:

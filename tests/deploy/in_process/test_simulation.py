@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +20,8 @@ pytest.importorskip("psutil")
 import psutil
 
 from pipecycle.deploy.local.loopback import environment
+
+from ..shared import until
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]
@@ -53,10 +54,7 @@ def simulate(script: str, tmp_path: Path, on_loopback: Watch, settings: dict[str
     named = on_loopback(process, 150)
     assert process.returncode == 0, (tmp_path / "log").read_text()[-3000:]
     assert {"gcs_server", "raylet"} <= named  # the watch has seen something
-    end = time.monotonic() + 20
-    while left(tmp_path):
-        assert time.monotonic() < end, f"left behind: {left(tmp_path)}"
-        time.sleep(0.2)
+    until(lambda: not left(tmp_path), lambda: f"left behind: {left(tmp_path)}", every=0.2)
 
 
 def left(tmp_path: Path) -> list[str]:

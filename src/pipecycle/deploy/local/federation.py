@@ -19,7 +19,7 @@ import psutil
 from attrs import define, field
 
 from pipecycle.deploy.local.certificates import Authority, make_authority, make_node_key
-from pipecycle.deploy.local.loopback import HOST, Failed, answers, environment, free_port, program
+from pipecycle.deploy.local.loopback import HOST, Failed, answers, environment, free_port, program, supernode
 from pipecycle.deploy.local.processes import MARK, end, kill_family, members, start_guard
 from pipecycle.errors import InputError
 from pipecycle.files import make_folder, write
@@ -50,6 +50,7 @@ class Federation:
     port: int = 0
     link: subprocess.Popen[bytes] | None = None
     nodes: dict[int, subprocess.Popen[bytes]] = field(factory=dict)
+    registered: set[int] = field(factory=set)
     run: str = ""
     guard: subprocess.Popen[bytes] | None = None
 
@@ -83,7 +84,7 @@ class Federation:
         if self.tls and not authority.lasts:  # nobody else has a copy of them
             make_authority(authority.folder)
         self.port = self.port or free_port()
-        command = ["flower-superlink", "--host", HOST, "--port", str(self.port)]
+        command = [program("flower-superlink"), "--host", HOST, "--port", str(self.port)]
         command += ["--database", str(self.folder / "superlink.db")]
         connection: dict[str, bool | str] = {"address": f"{HOST}:{self.port}"}
         if self.tls:
@@ -108,13 +109,9 @@ class Federation:
             time.sleep(0.1)
         folder = make_folder(self.folder / "nodes" / str(number))
         write(folder / "node.toml", lines(settings))
-        command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}"]
-        command += ["--host", HOST, "--port", str(free_port()), "--node-config", str(folder / "node.toml")]
         if self.tls:
-            command += ["--root-certificates", str(root or self.authority.root)]
-            command += ["--auth-supernode-private-key", str(key or self._registered(number))]
-        else:
-            command += ["--insecure"]
+            root, key = root or self.authority.root, key or self._registered(number)
+        command = supernode(f"{HOST}:{self.port}", folder / "node.toml", root, key)
         pause = max(0.2, self.expected / LOOKS)
         self.nodes[number] = self._start(f"node-{number}", command, FLWR_SUPEREXEC_TASK_POLL_INTERVAL=f"{pause:g}")
         self._note()
@@ -122,11 +119,9 @@ class Federation:
     def _registered(self, number: int) -> Path:
         """The node's key, known to the SuperLink from now on."""
         key = make_node_key(self.authority.folder, number)
-        known = self.folder / "registered.json"
-        registered: list[int] = json.loads(known.read_text()) if known.exists() else []
-        if number not in registered:
+        if number not in self.registered:
             self.flwr("supernode", "register", f"{key}.pub", NAME)
-            write(known, json.dumps([*registered, number]))
+            self.registered.add(number)
         return key
 
     def _start(self, name: str, command: Sequence[str], **switches: str) -> subprocess.Popen[bytes]:
@@ -136,7 +131,7 @@ class Federation:
             log.write(f"\n--- {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n".encode())
             log.flush()
             return subprocess.Popen(
-                [program(command[0]), *command[1:]],
+                command,
                 env={**environment(self.folder / "home"), **switches, MARK: str(self.folder)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -245,7 +240,7 @@ class Federation:
         make_folder(self.folder)
         if (running := status(self.folder)) is not None:
             raise InputError(f"{self.folder}: a federation runs there already (process {running['pid']})")
-        for stale in ("superlink.db", "superlink.db-wal", "superlink.db-shm", "registered.json"):
+        for stale in ("superlink.db", "superlink.db-wal", "superlink.db-shm"):
             (self.folder / stale).unlink(missing_ok=True)
         self._note()
 

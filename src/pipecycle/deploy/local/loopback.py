@@ -52,6 +52,16 @@ def program(name: str) -> str:
     return path
 
 
+def supernode(superlink: str, settings: Path, root: Path | None, key: Path | None) -> list[str]:
+    """The command of a SuperNode, a new one for every start: the port of its own processes may have been taken."""
+    command = [program("flower-supernode"), "--superlink", superlink, "--host", HOST, "--port", str(free_port())]
+    command += ["--node-config", str(settings)]
+    if root is None:
+        return [*command, "--insecure"]
+    command += ["--root-certificates", str(root)]
+    return command if key is None else [*command, "--auth-supernode-private-key", str(key)]
+
+
 def free_port() -> int:
     """A port on loopback that is not in use."""
     for port in random.SystemRandom().sample(PORTS, 100):

@@ -14,7 +14,7 @@ import numpy as np
 
 from pipecycle.deploy.timing import Timer
 from pipecycle.errors import InputError, shown
-from pipecycle.files import reason
+from pipecycle.files import using
 from pipecycle.world.devices_file import load as load_fleet
 from pipecycle.world.energy import quanta
 from pipecycle.world.specs import parse_harvest
@@ -102,11 +102,10 @@ class Gauge(Measured):
         self.path, self.scale, self.name = path, joules or 1.0, "joules" if joules else "units"
 
     def measure(self) -> float:
-        try:
+        with using(self.path, "read"):
             text = self.path.read_text(errors="replace").strip()
+        try:
             level = float(text)
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be read ({reason(error)})") from None
         except ValueError:
             raise InputError(f"{self.path}: holds {text[:40]!r}, needs the battery's level in {self.name}") from None
         if not isfinite(level) or level < 0:

@@ -22,7 +22,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from pipecycle.deploy.wire.protocol import Order, Report
 from pipecycle.errors import InputError
-from pipecycle.files import make_folder, reason, sealed, unsealed, write
+from pipecycle.files import make_folder, sealed, unsealed, using, write
 
 FORMAT = 2
 RUNS = 8
@@ -135,11 +135,9 @@ class FileStore:
         """No other process writes meanwhile; the system lifts the lock when the process ends, however it ends."""
         import fcntl
 
-        try:
+        with using(self.path, "written"):
             make_folder(self.path.parent)
             file = self.path.with_name(f"{self.path.name}.lock").open("w")
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be written ({reason(error)})") from None
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -148,12 +146,9 @@ class FileStore:
             yield
 
     def get(self, name: str) -> bytes | None:
-        try:
+        with using(self._file(name), "read"), suppress(FileNotFoundError):
             return self._file(name).read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise InputError(f"{self._file(name)}: cannot be read ({reason(error)})") from None
+        return None
 
     def put(self, name: str, data: bytes) -> None:
         write(self._file(name), data)

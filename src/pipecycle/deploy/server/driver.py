@@ -85,6 +85,7 @@ class Driver:
         self._due = 0  # the slot from which the record so far is written again
         self._warned = False
         self._heard = ""
+        self._unknown: set[int] = set()  # clients whose last session was lost without a word about its energy
 
     @property
     def identity(self) -> str:
@@ -287,6 +288,10 @@ class Driver:
         report = Report(*event["report"]) if "report" in event else None
         if kind == "refused":
             self.refused[event["name"]] += 1
+        if report is not None:
+            self._unknown.discard(client)
+        elif "session" in event:
+            self._unknown.add(client)
         if kind == "roll-call":
             assert report is not None
             self.fleet.present(client, report)
@@ -350,21 +355,28 @@ class Driver:
     # The end.
 
     def _drain(self, last: int) -> None:
-        """Wait for sessions under way, so that all energy is accounted for; their updates come too late.
+        """Wait for sessions under way, then ask what lost ones have cost, so that all energy is accounted for; updates
+        come too late.
 
         A replay does not apply these events: if the run is extended, the sessions are ordered again, and nodes reply
         from their ledgers."""
-        events = self.clock.held()
-        while True:
-            for event in events:
-                self.trace.write(**{**event, "event": "late", "slot": last, "outcome": event["event"]})
-                self.apply(event)
-                if event["event"] == "reply":
-                    self.weights.used.append(event["session"])  # nobody will use it
-            if not any(flight.session >= 0 for flight in self.roster.flights.values()):
-                return
+        self._too_late(last, self.clock.held())
+        while any(flight.session >= 0 for flight in self.roster.flights.values()):
             self.timer.sleep(0.05)
-            events = self.roster.receive()
+            self._too_late(last, self.roster.receive())
+        if self._unknown:
+            self.roster.call(last, self._unknown)
+        until = self.timer.monotonic() + self.settings.roll_call
+        while self._unknown and self.roster.calling and self.timer.monotonic() < until:
+            self.timer.sleep(0.05)
+            self._too_late(last, self.roster.receive())
+
+    def _too_late(self, last: int, events: list[Event]) -> None:
+        for event in events:
+            self.trace.write(**{**event, "event": "late", "slot": last, "outcome": event["event"]})
+            self.apply(event)
+            if event["event"] == "reply":
+                self.weights.used.append(event["session"])  # nobody will use it
 
     def _end(self, last: int, schedule: Schedule) -> None:
         """The closing files, and then the trace's last line: a run that has it is complete."""

@@ -69,7 +69,7 @@ class LiveFleet(Fleet):
         self.fees: Ints = np.zeros(clients, np.int64)
         self.paid: Ints = np.zeros(clients, np.int64)  # uploads that the policy has not asked for yet
         self.reports: dict[int, Report] = {}
-        self._bases: dict[int, tuple[int, int, int]] = {}  # what a ledger had harvested, overflowed and spent before us
+        self._bases: dict[int, Ints] = {}  # what a ledger had harvested, overflowed and spent before us
         self._left: Ints = np.zeros(clients, np.int64)  # steps that each is expected to have still to do
         self._reported: Ints = np.full(clients, -1)  # the slot in which each reported last
         self._allowed = int(np.max(self.capacity))
@@ -193,19 +193,16 @@ class LiveFleet(Fleet):
         ahead = 0
         if report.at < self.slot:
             ahead = int((self.forecast.through(self.slot) - self.forecast.through(report.at))[client])
-        totals = report.harvested + ahead, report.overflowed, report.spent
-        spent = int(self.trained[client] + self.fees[client] + self.paid[client])
-        books = int(self.gained[client]), int(self.overflow[client]), spent
+        totals = np.array([report.harvested + ahead, report.overflowed, report.spent])
+        spent = self.trained[client] + self.fees[client] + self.paid[client]
+        books = np.array([self.gained[client], self.overflow[client], spent])
         if self.lost_ledger(client, report):  # of a new ledger only the level counts
             change = report.level + ahead - int(self.level[client] - self.paid[client])
-            known = books[0] + max(0, change), books[1] + max(0, -change), spent
-            self._bases[client] = totals[0] - known[0], totals[1] - known[1], totals[2] - known[2]
-        base = self._bases.setdefault(client, (report.overflowed, report.overflowed, 0))
+            self._bases[client] = totals - books - [max(0, change), max(0, -change), 0]
+        base = self._bases.setdefault(client, np.array([report.overflowed, report.overflowed, 0]))
         self._reported[client], self.reports[client] = self.slot, report
         self._fit(client, report.capacity)
-        gained, overflowed, spent = (
-            total - start - book for total, start, book in zip(totals, base, books, strict=True)
-        )
+        gained, overflowed, spent = (totals - base - books).tolist()
         self.gained[client] += gained
         self.overflow[client] += overflowed
         self.trained[client] += spent
@@ -230,7 +227,8 @@ class LiveFleet(Fleet):
         Flower delivers a message once, and a node charges an order once: every order costs a session's energy at most,
         including those whose session broke off and was ordered again."""
         cost = at(self.to_train, np.array([client])) + at(self.to_server, np.array([client]))
-        return self._bases.get(client, (0, 0, 0))[2] + int(self.orders[client]) * int(np.max(cost))
+        before = int(self._bases[client][2]) if client in self._bases else 0
+        return before + int(self.orders[client]) * int(np.max(cost))
 
     def _fit(self, client: int, capacity: int) -> None:
         """A node may hold less than the run allows."""
@@ -280,7 +278,7 @@ class LiveFleet(Fleet):
         schedule = deepcopy(schedule)  # its columns are the fleet's and the lineage's, which grow
         return attrs.evolve(schedule, sessions=attrs.evolve(schedule.sessions, end=end, status=status, spent=spent))
 
-    def _schedule_ends(self, clients: Ints, sessions: Ints) -> None:
+    def _under_way(self, clients: Ints, sessions: Ints) -> None:
         """Replies end sessions, not the clock."""
 
     def _samples_by_client(self) -> Ints | None:

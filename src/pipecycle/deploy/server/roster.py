@@ -88,7 +88,7 @@ class Roster:
 
     def call(self, slot: int, unsure: Iterable[int] = ()) -> None:
         """Ask unknown nodes which client they are, clients that were out of reach whether they are back, and the
-        `unsure` ones what their batteries hold by now."""
+        `unsure` ones, wherever they are, what their batteries hold by now."""
         self.slot = slot
         online, asked = set(self.grid.get_node_ids()), set(unsure)
         self._gone = self.client_of.keys() - online
@@ -102,7 +102,7 @@ class Roster:
                 due = node not in self._strangers or self._strangers[node].again <= self.timer.monotonic()
             else:
                 away = client not in self.reachable
-                due = (away and self._clients[client].again <= slot) or (not away and client in asked)
+                due = (away and self._clients[client].again <= slot) or client in asked
             if due:
                 self._ask(node, -1 if client is None else client)
         self.push()
@@ -131,6 +131,11 @@ class Roster:
         """Ask a client, with the next `push`, for the score of a model."""
         until = self.timer.monotonic() + self.ttl
         self._add(content, Flight(self.node_of[client], EVALUATION, Order(self.run, client, slot=self.slot), until))
+
+    @property
+    def calling(self) -> bool:
+        """Whether the answer to a roll call is still to come."""
+        return any(flight.session == -1 for flight in self.flights.values())
 
     @property
     def examined(self) -> bool:

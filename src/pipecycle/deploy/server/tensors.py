@@ -9,7 +9,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from pipecycle.errors import InputError
-from pipecycle.files import reason, write
+from pipecycle.files import using, write
 
 Tensors = dict[str, Tensor]
 
@@ -33,9 +33,8 @@ class TensorStore:
             return self._memory[name]
         path = self._path(name)
         try:
-            return load(path.read_bytes())
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({reason(error)})") from None
+            with using(path, "read"):
+                return load(path.read_bytes())
         except SafetensorError:
             raise InputError(f"{path}: is damaged") from None
 

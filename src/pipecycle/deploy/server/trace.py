@@ -20,7 +20,7 @@ from attrs import frozen
 from pipecycle.deploy.timing import Timer
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
-from pipecycle.files import make_folder, reason, sealed, sync_folder, unsealed, write
+from pipecycle.files import make_folder, reason, sealed, sync_folder, unsealed, using, write
 
 FORMAT = 2
 TRACE, STATE, TENSORS = "trace.jsonl", "checkpoint/state.json", "checkpoint"
@@ -58,15 +58,13 @@ class Trace:
         self._dirty = False
         if folder is None:
             return
-        try:
+        with using(folder, "written"):
             make_folder(folder / TENSORS)
             if not resume:
                 if (folder / TRACE).exists():
                     raise InputError(f"{folder}: holds a run already; resume it, or choose another folder")
                 self._file = (folder / TRACE).open("ab")
                 sync_folder(folder)
-        except OSError as error:
-            raise InputError(f"{folder}: cannot be written ({reason(error)})") from None
 
     def write(self, event: str, slot: int, **fields: Any) -> None:
         """One line; a killed process does not lose it."""
