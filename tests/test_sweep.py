@@ -180,6 +180,7 @@ def test_a_sweep_runs_skips_and_reports(tmp_path: Path) -> None:
     assert {"world.harvest", "policy.groups", "slot", "energy", "accuracy"} <= set(frame.columns)
     again = sweep(tmp_path / "a")
     assert "10 of 10 runs finished" in again.stdout
+    assert f"`pipecycle tables {tmp_path / 'a'}` and `pipecycle report {tmp_path / 'a'}` show" in again.stdout
     folders = read_sweep(tmp_path / "s.toml").folders(tmp_path / "a")
     assert len(collect(folders)) == 20
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from functools import partial
 from pathlib import Path
@@ -133,6 +134,14 @@ def test_data_that_is_not_there_is_said_once_and_nothing_begins(home: Path, monk
     assert done.returncode == 0, done.stderr
     assert "client-steps to go; how long that takes can be measured once `pipecycle data fetch cifar10`" in done.stdout
     assert not (home / "paper" / "runs").exists()
+
+
+def test_the_documentation_foresees_as_many_steps_as_the_command() -> None:
+    runs = selection.read(selection.experiment(selection.PAPER), "1").runs.values()
+    millions = round(sum(map(selection.expected_steps, runs)) / 1e6)
+    root = Path(__file__).parents[2]
+    for page in ("docs/reproduce.md", "experiments/src/pipecycle_paper/command.py"):
+        assert {*re.findall(r"(\d+) million client-steps[:;]", (root / page).read_text())} == {str(millions)}, page
 
 
 ODD = """

@@ -70,6 +70,15 @@ def test_everything_is_there(folder: Path) -> None:
     assert all(line.isascii() for line in tex if not line.startswith("%"))  # no package needed
 
 
+def test_claims_in_the_repository_are_cited_by_section() -> None:
+    """Lines of the paper's source are in nobody's hands."""
+    pages = sorted((Path(__file__).parents[2] / "experiments" / "results").rglob("claims.md"))
+    assert len(pages) == 2
+    for page in pages:
+        assert "| Claim | Section | Our figure |" in page.read_text()
+        assert not re.search(r"\bL\d{2,}", page.read_text())
+
+
 def test_the_page_is_complete_in_itself(folder: Path) -> None:
     page = (folder / "report.html").read_text()
     assert "<script" not in page

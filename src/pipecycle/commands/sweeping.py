@@ -104,6 +104,8 @@ def sweep(
     else:
         console.print(f"{number(done)} of {number(len(folders))} runs finished.")
         console.print(f"In {home}: {number(rows)} evaluations in results.parquet and results.csv.")
+        if done:
+            console.print(f"`pipecycle tables {home}` and `pipecycle report {home}` show what came out.")
         tell_failed(console, failed)
     if failed:
         raise typer.Exit(1)
