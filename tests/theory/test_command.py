@@ -205,11 +205,15 @@ def test_ctrl_c_while_measuring_leaves_everything_as_it_was(tmp_path: Path) -> N
     with working_in(tmp_path):
         train_folders([RunFolder(tmp_path / "run", config)], device="cpu")
     (tmp_path / "hold").touch()
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    before = _files(tmp_path)
     done = ctrl_c("theory", "--measure", "run", "--figure", "f.png", cwd=tmp_path, at="G = 1")
     assert done.returncode == 130
     assert done.stderr.splitlines()[-1] == (
         "pipecycle: stopped; no file is half-written. Run the same command to start again"
     )
-    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert {path: data for path, data in after.items() if "__pycache__" not in path.parts} == before
+    assert _files(tmp_path) == before
+
+
+def _files(folder: Path) -> dict[Path, bytes]:
+    paths = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return {path: path.read_bytes() for path in paths}
