@@ -131,3 +131,14 @@ def test_diverged_cells_are_marked(make, gather) -> None:
     table = tables(gather(make("fedseq", 10, 0.1, accuracy=10).assign(diverged=1)))["accuracy_iid"]
     assert row(table, "FedSeq, G = 10")[1] == "10.0 †"
     assert table.title.endswith("† diverged")
+
+
+def test_a_few_runs_of_the_former_pipecycle_plus_are_no_rows_of_the_tables(make, gather) -> None:
+    mixed = {"policy__rotation": "spread", "policy__relay_mix": 0.5}
+    few = gather(make("pipecycle", 10, 0.5, accuracy=53), make("pipecycle", 10, 0.5, accuracy=70, **mixed))
+    columns = [(kind, delta) for kind in ("iid", "non-iid") for delta in (0.1, 0.3, 0.5, 1.0)]
+    runs = [
+        make("pipecycle", groups, delta, kind, accuracy=70, **mixed) for kind, delta in columns for groups in (2, 5, 10)
+    ]
+    whole = gather(make("pipecycle", 10, 0.5, accuracy=53), *runs)
+    assert len(few.rows) + 3 == len(whole.rows)

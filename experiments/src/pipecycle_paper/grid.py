@@ -205,7 +205,8 @@ def grid_of(results: Results) -> Grid:
     parts = {name: [sweep.runs[run] for run in runs] for name, runs in sweep.parts.items()}
     left_out = len(first) - len(kept) - compared
     cells = _cells(kept, histories)
-    places |= {place: key for place, key in extra.items() if key in cells}
+    if all(key in cells for key in extra.values()):  # a scheme of the tables, not a few cells of the sensitivity study
+        places |= extra
     return Grid(cells, places, parts, world, left_out, results.pieces, others, results.sources)
 
 
