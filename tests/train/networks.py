@@ -78,10 +78,17 @@ def pooled() -> nn.Module:
     return nn.Sequential(*layers, nn.MaxPool2d(2), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 2 * 2, 10))
 
 
+def normed() -> nn.Module:
+    """A norm with factors before all other weights: torch has no gradient of its input to compute."""
+    layers = [nn.GroupNorm(3, 3), nn.Conv2d(3, 4, 3, 2), nn.ELU(0.5), nn.Flatten(), nn.Linear(4 * 3 * 4, 10)]
+    return nn.Sequential(*layers)
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "two branches": TwoBranches,
     "residuals": Residuals,
     "chain": chain,
     "flat": flat,
     "pooled": pooled,
+    "normed": normed,
 }

@@ -62,7 +62,7 @@ class Loop(Executor):
         else:
             x = self.frame.cut(self.images, index, views, self.black)
         x = x.permute(0, 3, 1, 2) if x.ndim == 4 else x
-        return x.contiguous() if self.ordered else x
+        return x.clone(memory_format=torch.contiguous_format) if self.ordered else x
 
     def _gradients(self, x: Tensor, y: Tensor, table: Tensor | None) -> tuple[Tensor, list[Tensor]]:
         if self.chain is not None:

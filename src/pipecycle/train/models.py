@@ -163,15 +163,25 @@ def hooked(part: nn.Module) -> bool:
 
 
 def takes_channels_last(module: nn.Module, images: Tensor) -> bool:
-    """Whether a module can be given images in channels-last order, in which convolutions are quicker on a CPU: those
-    that flatten them by `view` cannot."""
+    """Whether a module can be given images in channels-last order, in which convolutions are quicker on a CPU.  Those
+    that flatten them by `view` cannot; and torch crashes in the backward pass of a GroupNorm before all weights."""
     if images.ndim != 4 or not len(images):
         return False
     try:
-        with torch.no_grad():
-            module(images[:2].contiguous(memory_format=torch.channels_last))
+        with torch.enable_grad():
+            logits = module(images[:2].contiguous(memory_format=torch.channels_last))
     except RuntimeError:
         return False
+    open_ones, seen = [logits.grad_fn], set()
+    while open_ones:
+        node = open_ones.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        before = [below for below, _ in node.next_functions]
+        if node.name() == "NativeGroupNormBackward0" and before[0] is None:
+            return False
+        open_ones += before
     return True
 
 

@@ -36,18 +36,19 @@ class ModuleStack:
         """Train all sessions into `out`.
 
         cuDNN puts several sessions into one product with zeros between them, and zero times infinity is no number: a
-        session that overflows can spoil those beside it.  So those that end without finite weights are trained again,
-        each alone, and those that begin without them are not trained at all."""
-        count, steps, _ = work.batches.shape
-        if not steps:
+        session that overflows can spoil those beside it.  So those that begin without finite weights are kept apart,
+        and those that end without them are trained again, each alone."""
+        if not work.batches.shape[1]:
             out.parameters.copy_(work.reference)
             return
         sound = work.reference.isfinite().all(1)
-        rows = sound.nonzero()[:, 0]
-        out.parameters[~sound] = torch.nan
-        for some in rows.split(self.chunk):
-            self._train(work, lr, some, out)
-        if self.chunk > 1 and count > 1:
+        for rows in (sound.nonzero()[:, 0], (~sound).nonzero()[:, 0]):
+            for first in range(0, len(rows), self.chunk):
+                self._train(work, lr, rows[first : first + self.chunk], out)
+        for lost in (out.parameters, out.sums):
+            if lost is not None:
+                lost[~sound] = torch.nan
+        if self.chunk > 1:
             for row in (sound & ~out.parameters.isfinite().all(1)).nonzero():
                 self._train(work, lr, row, out)
 
