@@ -321,6 +321,19 @@ def test_a_long_runs_bits_do_not_depend_on_the_company(precision: Any) -> None:
     assert losses("flda") == alone, "beside sessions that have teachers"
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("model", ["mlp", "lenet"])
+def test_bits_do_not_depend_on_the_device(model: str, digits: Problem) -> None:
+    learnt = problem(digits.task, model, clients=20)
+
+    def outcome(device: str) -> str:
+        job = Job(plan(build("pipecycle"), 0.4, clients=20, slots=400), learnt)
+        return train_many([job], device=device, precision="bf16")[0].csv()
+
+    assert outcome("cuda:1") == outcome("cuda:0")
+
+
 def test_updates_of_unequal_sessions_need_samples(digits: Problem, tmp_path: Path) -> None:
     """A plan that does not know them would let a client with 5 samples count as much as one with 60."""
     sizes = (5, 60, 30)

@@ -173,7 +173,7 @@ def measure(
 
     rows = evaluate(schedule, learnt, recipes, device=device, precision=train.precision, tick=tick)
     rows = rows.view(len(events), 4, -1)
-    with steady("fp32"):
+    with steady("fp32", rows):
         objective = Learnt(learnt, pick_device(device))
         member = memberships(schedule)
         snapshots, views = [], []

@@ -69,7 +69,7 @@ class Examiner:
 
     def examine(self, rows: Tensor) -> Pending:
         """Scores of (models, P) vectors; nothing waits for the device here."""
-        with torch.no_grad(), steady(self.precision):
+        with torch.no_grad(), steady(self.precision, self.images):
             figures = self._many(rows) if self.together else torch.stack([self._one(row) for row in rows])
             return Pending(figures, self.totals)
 

@@ -119,22 +119,21 @@ class ModuleStack:
         if self.device.type != "cuda":
             return None
         if kind not in self.graphs:
-            with torch.cuda.device(self.device):
-                aside = torch.cuda.Stream()
-                aside.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(aside):  # libraries prepare themselves in the first steps
-                    for _ in range(2):
-                        self.held["step"].zero_()
-                        self._step(*kind)
-                torch.cuda.current_stream().wait_stream(aside)
-                graph = torch.cuda.CUDAGraph()
-                self.graphs[kind] = graph
-                try:
-                    with torch.cuda.graph(graph):
-                        self._step(*kind)
-                except RuntimeError:  # it waits for the device somewhere
-                    torch.cuda.synchronize()
-                    self.graphs[kind] = None
+            aside = torch.cuda.Stream()
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):  # libraries prepare themselves in the first steps
+                for _ in range(2):
+                    self.held["step"].zero_()
+                    self._step(*kind)
+            torch.cuda.current_stream().wait_stream(aside)
+            graph = torch.cuda.CUDAGraph()
+            self.graphs[kind] = graph
+            try:
+                with torch.cuda.graph(graph):
+                    self._step(*kind)
+            except RuntimeError:  # it waits for the device somewhere
+                torch.cuda.synchronize()
+                self.graphs[kind] = None
         return self.graphs[kind]
 
     def _loss(self, weights: list[Tensor], x: Tensor, target: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:

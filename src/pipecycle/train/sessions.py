@@ -129,7 +129,7 @@ class Executor:
         -1 stands for no sample: a step's loss is the mean over those that are there, at least one.  `lr` (M,)
         replaces the configured one; `collect` asks for the logits by label.  `views` (M, steps, batch) says how each
         image is seen in the frame that the executor was given; None is as it is."""
-        with steady(self.precision):
+        with steady(self.precision, self.images):
             there, scale = batches >= 0, None
             if not bool(there.all()):
                 scale = (there.to(self.images.dtype) / there.sum(2, keepdim=True)).to(self.images.device)
@@ -214,14 +214,16 @@ def one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def steady(precision: Precision) -> Iterator[None]:
-    """One thread and fixed algorithms, until it ends."""
+def steady(precision: Precision, images: Tensor) -> Iterator[None]:
+    """One thread, fixed algorithms and, if the images are on a GPU, that GPU as the current one, until it ends: kernels
+    are launched and events recorded there."""
     products = torch.backends.cuda.matmul.allow_tf32
     reduced = precision != "fp32"
     torch.backends.cuda.matmul.allow_tf32 = reduced
     try:
         with (
             one_thread(),
+            torch.cuda.device_of(images),
             torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=reduced),
         ):
             yield

@@ -176,11 +176,10 @@ class Stack:
         elif steps:
             length = self.captured(steps)
             key = (self.sessions, length, self.room[2], *kind)
-            with torch.cuda.device(self.images.device):
-                if key not in self.graphs:
-                    self._capture(length, kind, key)
-                for _ in range(steps // length):
-                    self.graphs[key].replay()
+            if key not in self.graphs:
+                self._capture(length, kind, key)
+            for _ in range(steps // length):
+                self.graphs[key].replay()
 
     def _capture(self, length: int, kind: Kind, key: tuple[object, ...]) -> None:
         """A graph of steps, after what prepares them and changes nothing."""
