@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from gpu_sessions import BATCH, CLASSES, SHAPE, ceiling, seconds
 from pipecycle.data import Augment, Views
-from pipecycle.train import network_stack
+from pipecycle.train import stack
 from pipecycle.train.loop import Loop
 from pipecycle.train.models import build, flatten, unflatten
 from pipecycle.train.paths import choose
@@ -244,9 +244,9 @@ def checks(name: str, module: nn.Module, data: Data) -> None:
             )
             turned = trainer.run(start.flip(0), rows.flip(0), views=seen.flip(0)).parameters.flip(0)
             facts["other_places"] = bool(torch.equal(turned, whole))
-            before, network_stack.MOST = network_stack.MOST, 32
+            before, stack.MOST = stack.MOST, 32
             facts["narrower"] = bool(torch.equal(trainer.run(start, rows, views=seen).parameters, whole))
-            network_stack.MOST = before
+            stack.MOST = before
         except Exception as problem:
             facts["failed"] = f"{type(problem).__name__}: {problem}"[:400]
         say(check=name, how=path, relative_error=errors, same_bits=facts)

@@ -94,6 +94,10 @@ LINEAR = nn.Linear(216, 10)
         (Written(lambda parts, x, own: parts[0](x.transpose(1, 2).flatten(1)), LINEAR), "transpose"),
         (Written(lambda parts, x, own: parts[0](x.flatten(1)), LINEAR, nn.Linear(2, 2)), "nothing depends on"),
         (
+            Written(lambda parts, x, own: _beside(parts[0](x.flatten(1)), torch.tanh), LINEAR),
+            "a value that nothing depends on",
+        ),
+        (
             Written(lambda parts, x, own: _twice(parts[0](x.flatten(1)), functional.relu), LINEAR),
             "in place of a value that is used elsewhere",
         ),
@@ -106,6 +110,11 @@ def test_what_has_no_layer_is_said(module: nn.Module, reason: str) -> None:
     choice = choose(module, torch.zeros(2, *SHAPE))
     assert choice.path == "module"
     assert found in str(choice)
+
+
+def _beside(x: Tensor, activation: Any) -> Tensor:
+    activation(x)
+    return x
 
 
 def _twice(x: Tensor, activation: Any) -> Tensor:

@@ -127,6 +127,8 @@ class _Reader:
             raise Unknown("an output that no dense layer made")
         if value.channels > 256:  # one program holds the logits of all samples
             raise Unknown("more than 256 classes")
+        if not all(node.users for node in self.known):  # it would have no gradient to pass on
+            raise Unknown("a value that nothing depends on")
         if (net.place < 0).any():
             raise Unknown("parameters that nothing depends on")
         return net
