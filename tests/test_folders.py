@@ -24,6 +24,24 @@ from pipecycle.runs.run import RunFolder, train_folders
 SMALL = Config("fedavg").changed({"world.clients": 5, "world.slots": 120, "world.session": 5, "look.every": 30})
 
 
+HOLDS = """
+import sys
+from pathlib import Path
+from pipecycle.runs.folders import Lock
+Lock(Path(".")).take()
+print(1, flush=True)
+sys.stdin.read()
+"""
+
+
+def holder(folder: Path) -> subprocess.Popen[bytes]:
+    """A process that holds a folder's lock until it is killed."""
+    other = subprocess.Popen([sys.executable, "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder)
+    assert other.stdout is not None
+    other.stdout.readline()
+    return other
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     folder = RunFolder(tmp_path_factory.mktemp("runs") / "run", SMALL)
@@ -90,9 +108,9 @@ def test_any_damage_is_noticed_and_repaired(run: RunFolder, name: str) -> None:
 
 def test_only_one_process_has_a_folder(tmp_path: Path) -> None:
     """The system takes the lock back from a process that is killed."""
-    code = "import sys; from pathlib import Path; from pipecycle.runs.folders import Lock; Lock(Path('.')).take()"
-    command = [sys.executable, "-c", f"{code}; print(1); sys.stdout.flush(); sys.stdin.read()"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path
+    ) as other:
         assert other.stdout is not None
         other.stdout.readline()
         mine = Lock(tmp_path)
@@ -125,6 +143,59 @@ def test_fresh_removes_what_is_ours_and_names_the_rest(run: RunFolder) -> None:
     assert sorted(file.name for file in run.path.iterdir()) == ["checkpoint", "notes.txt"]
     with pytest.raises(InputError, match="is not the folder of a run"):
         clear(run.path)
+
+
+def test_fresh_that_was_killed_can_be_given_again(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = {file.name: file.read_bytes() for file in run.path.iterdir()}
+    unlink = Path.unlink
+
+    for last in range(6):
+        for name, data in whole.items():
+            (run.path / name).write_bytes(data)
+        run.checkpoint.parent.mkdir(exist_ok=True)
+        run.checkpoint.write_text("")
+        left = last
+
+        def dies(path: Path, missing_ok: bool = False) -> None:
+            nonlocal left
+            left -= path.name != ".lock"
+            if left < 0 and path.name != ".lock":
+                raise KeyboardInterrupt
+            unlink(path, missing_ok)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", dies)
+            with pytest.raises(KeyboardInterrupt):
+                clear(run.path)
+        (run.path / ".lock").write_text("1 elsewhere\n")
+        assert run.finished == (last <= 1)  # until result.json goes, which is the first after the checkpoint
+        assert clear(run.path) == []
+        assert [file.name for file in run.path.iterdir()] == ["checkpoint"]
+        assert clear(run.path) == []
+
+
+def test_a_result_without_its_configuration_is_nobodys(run: RunFolder) -> None:
+    (run.path / "config.toml").unlink()
+    assert not run.finished
+
+
+def test_what_a_kill_leaves_in_a_finished_folder_is_swept(run: RunFolder) -> None:
+    run.checkpoint.parent.mkdir()
+    run.checkpoint.write_text("")
+    run.lock.path.write_text("1 elsewhere\n")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=run.path
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        run.tidy()
+        assert run.lock.path.exists()
+        assert run.checkpoint.exists()
+        other.kill()
+    run.tidy()
+    assert not run.lock.path.exists()
+    assert not run.checkpoint.exists()
+    assert run.finished
 
 
 @pytest.mark.parametrize(

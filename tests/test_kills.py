@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pandas
 import pytest
 
@@ -153,6 +154,12 @@ class Dies(FedAvg):
     def decide(self, slot):
         os._exit(3)
 
+class Spoils(Dies):
+    def decide(self, slot):
+        with open("own.npz", "ab") as file:
+            file.write(b"!")
+        super().decide(slot)
+
 class Net(nn.Module):
     def __init__(self, shape, classes):
         super().__init__()
@@ -168,22 +175,25 @@ class Net(nn.Module):
 @pytest.mark.slow
 def test_a_failing_run_takes_no_other_down(home: Path) -> None:
     (home / "bad.py").write_text(BAD)
+    images, labels = numpy.zeros((100, 64), "u1"), numpy.arange(100) % 10
+    numpy.savez(home / "own.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
     (home / "sweep.toml").write_text(
         "[base.world]\nclients = 5\nslots = 100\nsession = 5\n"
-        "[matrix]\npolicy = ['bad:Leaves', 'mifa', 'bad:Recurses', 'fedavg', 'bad:Dies']\n"
+        "[matrix]\npolicy = ['bad:Leaves', 'mifa', 'bad:Recurses', 'fedavg', 'bad:Dies', 'bad:Spoils']\n"
+        "[[when]]\npolicy = 'bad:Spoils'\nset = { 'data.name' = 'own.npz' }\n"
         "[[when]]\npolicy = 'fedavg'\nset = { 'train.model' = 'bad:Net' }\n"
     )
     line = [sys.executable, "-m", "pipecycle", "sweep", "sweep.toml", "--device", "cpu", "--workers", "1", "--json"]
     done = subprocess.run(line, cwd=home, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     said = json.loads(done.stdout)
-    assert (said["runs"], said["finished"]) == (5, 1)
+    assert (said["runs"], said["finished"]) == (6, 1)
     reasons = {Path(path).name.split("_")[0].split(":")[-1]: reason for path, reason in said["failed"].items()}
-    assert sorted(reasons) == ["Dies", "Leaves", "Recurses", "fedavg"]
+    assert sorted(reasons) == ["Dies", "Leaves", "Recurses", "Spoils", "fedavg"]
     for name, reason in (("Leaves", "7"), ("Recurses", "RecursionError"), ("fedavg", "no room")):
         assert reason in reasons[name]
         assert "bad.py" in reasons[name]
-    assert reasons["Dies"] == "its process ended with code 3"
+    assert reasons["Dies"] == reasons["Spoils"] == "its process ended with code 3"
     assert "Traceback" not in done.stderr
 
 
@@ -215,5 +225,7 @@ def test_killed_at_random_moments(command: str, seed: int, home: Path) -> None:
         assert process.returncode in (0, ends[name]), said
     undisturbed(command, home, "cut")
     pandas.testing.assert_frame_equal(results(home / "cut"), results(home / "quiet"), check_exact=True)
-    for file in (home / "quiet").glob("references-*.json"):
+    lines = list((home / "quiet").glob("lines-*.json"))
+    assert len(lines) == (command == "compare")
+    for file in lines:
         assert (home / "cut" / file.name).read_bytes() == file.read_bytes()

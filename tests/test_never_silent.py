@@ -16,17 +16,18 @@ from tests.commands import PATIENCE, ctrl_c, pipecycle
 SMALL = ("--clients", "6", "--slots", "200", "--budget", "300", "--trials", "1", "--device", "cpu", "--workers", "1")
 
 
-def test_ctrl_c_while_the_command_is_imported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_while_the_command_is_imported(number: signal.Signals, tmp_path: Path) -> None:
     """Python says what it imports: attrs is among the first of what the package needs."""
     command = [sys.executable, "-X", "importtime", "-m", "pipecycle", "plan", "fedavg"]
     running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
     assert running.stderr is not None
     for line in running.stderr:
         if line.rstrip().endswith("| attr._config") or "attr._" in line:
-            running.send_signal(signal.SIGINT)
+            running.send_signal(number)
             break
     _, rest = running.communicate(timeout=PATIENCE)
-    assert running.returncode == 130
+    assert running.returncode == 128 + number
     assert rest.splitlines()[-1] == "pipecycle: stopped; no file is half-written. Run the same command to start again"
     assert "Traceback" not in rest
 

@@ -31,6 +31,7 @@ from pipecycle import (
 from pipecycle.policies import MIFA
 from pipecycle.schedule.summary import sentences, summarise
 from pipecycle.world.energy import UNIT
+from tests.commands import working_in
 
 WORLD = {"harvest": 1.0, "clients": 6, "slots": 120}
 
@@ -227,6 +228,54 @@ def test_a_sweep_file_from_python(tmp_path: Path) -> None:
     assert [group.label for group in found.groups] == ["fedavg harvest=bernoulli:0.5", "fedavg harvest=bernoulli:1.0"]
     with pytest.raises(InputError, match="a sweep file has its own"):
         sweep(file, base=Config())
+
+
+INTERRUPTS = """
+import os, signal
+from pathlib import Path
+from torch import nn
+
+class Net(nn.Module):
+    calls = 0
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.line = nn.Linear(64, classes)
+    def forward(self, x):
+        Net.calls += 1
+        if Net.calls == 40:
+            os.kill(os.getpid(), signal.SIGINT)
+        return self.line(x.flatten(1))
+"""
+
+
+def test_ctrl_c_in_a_sweep_is_what_python_users_expect_and_the_same_call_resumes(tmp_path: Path) -> None:
+    (tmp_path / "interrupts.py").write_text(INTERRUPTS)
+    base = Config("fedavg").changed({"world.clients": 6, "world.slots": 120, "look.every": 20, "delta": 1.0})
+    base = base.changed({"train.model": "interrupts:Net"})
+    with working_in(tmp_path):
+        with pytest.raises(KeyboardInterrupt):
+            sweep({"policy": ["fedavg"]}, base=base, out=tmp_path / "cut", device="cpu")
+        assert list(tmp_path.glob("cut/*/checkpoint/state.safetensors"))
+        resumed = sweep({"policy": ["fedavg"]}, base=base, out=tmp_path / "cut", device="cpu")
+        whole = sweep({"policy": ["fedavg"]}, base=base, device="cpu")
+    assert resumed.table().equals(whole.table())
+
+
+def test_who_waits_at_a_terminal_sees_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    matrix, base = {"policy": ["fedavg", "mifa"]}, Config().changed({"world.clients": 6, "world.slots": 120})
+    for terminal in (False, True):
+        if terminal:
+            monkeypatch.setenv("FORCE_COLOR", "1")
+        for work in (
+            lambda: compare(["fedavg", "mifa"], 1, base=base, device="cpu"),
+            lambda out=tmp_path / str(terminal): sweep(matrix, base=base, out=out, device="cpu"),
+        ):
+            work()
+            said = capsys.readouterr().err
+            assert ("training 2 runs" in said) == terminal
+            assert terminal or not said
 
 
 def test_a_frame_says_what_schedulers_differ_in() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -37,3 +38,26 @@ def test_an_import_that_swallows_exceptions_does_not_swallow_a_signal(tmp_path: 
         [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
     )
     assert (done.stdout, done.stderr) == (f"{expected}\n", "")
+
+
+LISTENS = """
+import signal, time
+from pipecycle.stopping import listening, obey_signals
+obey_signals()
+heard = []
+import swallows
+with listening(lambda number, frame: heard.append(number)):
+    end = time.monotonic() + 30
+    while not heard and time.monotonic() < end:
+        time.sleep(0.01)
+print(*heard)
+"""
+
+
+def test_a_signal_during_an_import_goes_to_whoever_listens_after_it(tmp_path: Path) -> None:
+    """Not through a process that is just being started, which would then be nobody's."""
+    (tmp_path / "swallows.py").write_text(SWALLOWS.format(name="SIGINT").replace("time.sleep(0.2)", ""))
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENS], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert (done.stdout, done.stderr) == (f"{signal.SIGINT:d}\n", "")

@@ -345,6 +345,6 @@ def test_runs_are_dealt_out_by_what_is_left_to_do(tmp_path: Path, monkeypatch: p
     folders[1].path.mkdir()
     (folders[1].path / "metrics.csv").write_text("slot,energy\n500,2500.0\n")
     assert lengths(2) == [[600, 400], [1000, 400, 200]]
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("pipecycle.runs.workers._gpus", lambda: 2)
     assert [place for place, _ in share(folders, "auto", None)] == ["cuda:0", "cuda:1"]
     assert [place for place, _ in share(folders, "cpu", 3)] == ["cpu"] * 3

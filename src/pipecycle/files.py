@@ -94,13 +94,14 @@ def writable_folder(path: Path) -> None:
             raise InputError(f"{path}: cannot be written (permission denied)")
 
 
-_LEFT = re.compile(r"\.(.+)\.(\d+)\.partial")
+LEFT = re.compile(r"\.(.+)\.(\d+)\.partial")
+"""The name of a file that is being written, or was when its writer was killed."""
 
 
 def tidy(folder: Path, name: str | None = None) -> None:
     """Remove what writers of a file that were killed have left, or, where nobody else writes, those of all files."""
     for path in folder.glob(".*.partial"):
-        left = _LEFT.fullmatch(path.name)
+        left = LEFT.fullmatch(path.name)
         if left is not None and (name is None or (left[1] == name and not _alive(int(left[2])))):
             path.unlink(missing_ok=True)
 

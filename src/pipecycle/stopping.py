@@ -28,11 +28,11 @@ class Terminated(BaseException):
 
 def obey_signals() -> None:
     """Ctrl-C and SIGTERM end the program, but never in the middle of an import: code that runs there may swallow the
-    exception, and the program would carry on."""
+    exception, and the program would carry on.  The signal comes again later, to whoever listens then."""
 
     def obey(number: int, frame: FrameType | None) -> None:
         if _importing(frame):
-            signal.signal(signal.SIGALRM, lambda _, later: obey(number, later))
+            signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
             signal.setitimer(signal.ITIMER_REAL, 0.05)
         elif number == signal.SIGTERM:
             raise Terminated

@@ -13,6 +13,7 @@ import pandas
 import pytest
 
 from pipecycle import InputError
+from pipecycle.commands.sweeping import carry_out
 from pipecycle.runs.config import read_config
 from pipecycle.runs.parquet import load
 from pipecycle_paper import selection
@@ -77,6 +78,22 @@ def test_merged_pieces_equal_the_whole(home: Path) -> None:
     again = figures("--file", "small.toml", "--out", "merged", cwd=home)
     assert again == merged
     assert not (home / "merged" / "runs").exists()
+
+
+def test_two_commands_on_one_folder_lose_nothing_of_each_other(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second comes and goes while the first is training."""
+    common = ("--file", "small.toml", "--only", "policy=fedavg", "--out", "both", "--piece")
+
+    def after_another(*arguments: Any, **options: Any) -> dict[str, str]:
+        monkeypatch.undo()
+        figures(*common, "2/2", cwd=home)
+        return carry_out(*arguments, **options)
+
+    monkeypatch.setattr("pipecycle_paper.command.carry_out", after_another)
+    both = figures(*common, "1/2", cwd=home)
+    assert both["runs"] == 4
+    assert len(both["pieces"]) == 2
+    assert load(home / "both" / "results.parquet").runs == 4
 
 
 def test_results_that_disagree_are_refused(home: Path) -> None:

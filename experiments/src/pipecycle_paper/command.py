@@ -19,9 +19,10 @@ from rich.console import Console
 from pipecycle import __version__
 from pipecycle.commands.shared import Device, Json, SaveEvery, Workers, check_execution
 from pipecycle.commands.sweeping import carry_out, foresee, how_long, tell_failed
-from pipecycle.files import writable_folder
+from pipecycle.files import make_folder, writable_folder
 from pipecycle.runs import parquet
 from pipecycle.runs.config import Config
+from pipecycle.runs.folders import alone
 from pipecycle.runs.parquet import Results
 from pipecycle.runs.run import RunFolder, source
 from pipecycle.runs.sweep import Sweep, check_runs
@@ -100,8 +101,7 @@ def reproduce(
     path = out / "results.parquet"
     known = _whole(path, console) if path.exists() else parquet.merge([])
     if merge:
-        known = parquet.merge([known, *(_whole(other, console) for other in merge)])
-        known.save(path)
+        known = _added(path, [_whole(other, console) for other in merge])
         _tell(console, as_json, known, path, {})
         return
     name = selection.REGIMES if regimes else selection.SENSITIVITY if sensitivity else selection.PAPER
@@ -127,9 +127,9 @@ def reproduce(
     finally:  # also when it was stopped: what is finished is kept
         wall = time.monotonic() - began
         pieces = [_provenance(tally, wall, parts)] if tally.paces and open_before else []
-        known = parquet.merge([known, Results(parquet.collect(folders), pieces)])
-        if known.runs or known.pieces:
-            known.save(path)
+        new = Results(parquet.collect(folders), pieces)
+        if new.runs or new.pieces:
+            known = _added(path, [new])
     _tell(console, as_json, known, path, failed)
     if failed:
         raise typer.Exit(1)
@@ -140,6 +140,15 @@ def _whole(path: Path, console: Console) -> Results:
     known, cut = parquet.load(path).whole()
     if cut:
         console.print(f"{path}: {some(cut, 1)} cut short, so not used.", soft_wrap=True)
+    return known
+
+
+def _added(path: Path, parts: list[Results]) -> Results:
+    """All results, with those that another command has saved meanwhile."""
+    with alone(make_folder(path.parent)):
+        saved = [parquet.load(path).whole()[0]] if path.exists() else []
+        known = parquet.merge([*saved, *parts])
+        known.save(path)
     return known
 
 

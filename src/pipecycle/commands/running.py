@@ -82,6 +82,7 @@ def conduct(config: Config, out: Path | None, device: str, save_every: float, fr
     if fresh:
         clear_all([path], console)
     folder = RunFolder(path, config)
+    folder.tidy()
     for about in (folder.note, folder.damage):
         if about is not None:
             console.print(f"{about}.", soft_wrap=True)

@@ -30,13 +30,14 @@ from pipecycle.errors import InputError, shown
 from pipecycle.files import writable_folder, write
 from pipecycle.policies.registry import policy_class
 from pipecycle.policies.settings import allowed, described
+from pipecycle.runs.cluster import execute_on_ray
 from pipecycle.runs.config import BY_THE_MODEL, SECTIONS, Config, toml
 from pipecycle.runs.estimate import Estimate, estimate
 from pipecycle.runs.folders import clear
 from pipecycle.runs.parquet import Results, collect
 from pipecycle.runs.run import RunFolder
 from pipecycle.runs.sweep import check_runs, read_sweep
-from pipecycle.runs.workers import Tally, execute, execute_on_ray
+from pipecycle.runs.workers import Tally, execute
 from pipecycle.screen import lead, progress, screen
 from pipecycle.stopping import Interrupted
 from pipecycle.words import number, plural, some
@@ -125,6 +126,8 @@ def carry_out(
     """Execute with a bar; an interruption says how to resume.  `tally` is filled with how it went."""
     if not ray:
         check_data(folders)
+    for folder in folders:
+        folder.tidy()
     for about in ([folder.damage for folder in folders], [folder.note for folder in folders]):
         sentences = [sentence for sentence in about if sentence is not None]
         if sentences:

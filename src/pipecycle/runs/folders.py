@@ -9,14 +9,16 @@ import io
 import json
 import os
 import socket
+import time
 import tomllib
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from pipecycle.errors import InputError
-from pipecycle.files import reason, tidy, using
+from pipecycle.files import LEFT, reason, tidy, using
 from pipecycle.runs.config import FORMAT, SECTIONS
 
 try:
@@ -74,12 +76,15 @@ def result(path: Path) -> dict[str, Any] | None:
     return figures
 
 
-def finished(path: Path) -> bool:
-    """Whether a run has ended and all its rows are there."""
+def finished(path: Path, text: str | None = None) -> bool:
+    """Whether a run has ended and all its rows are there; given the text of a configuration, whether it is that run."""
     try:
-        return result(path) is not None
+        if result(path) is None:
+            return False
     except Damaged:
         return False
+    known = path / "config.toml"
+    return text is None or (known.exists() and known.read_text(errors="replace") == text)
 
 
 def result_text(figures: dict[str, Any], metrics: str) -> str:
@@ -119,28 +124,34 @@ def _equal(text: str | None, value: Any) -> bool:
 def clear(path: Path) -> list[str]:
     """Remove a run's files from a folder; returns the names of the other files, which stay.
 
-    A folder is a run's if pipecycle wrote its config.toml and it holds another file of a run."""
+    A folder is a run's if pipecycle wrote its config.toml and it holds another file of a run, or if there is nothing in
+    it but what a run leaves that was killed as it began."""
     if not path.exists():
         return []
     lock = Lock(path)
     try:
         with using(path, "cleared"):
-            if not any(path.iterdir()):
-                return []
-            others = (*FILES[1:], LOCK, "checkpoint")
-            if not _wrote(path / "config.toml") or not any((path / name).exists() for name in others):
-                raise InputError(f"{path}: is not the folder of a run, so nothing in it is removed")
-            if (path / LIVE).exists():
-                raise InputError(f"{path}: is the folder of a live run, so nothing in it is removed")
+            if not _just_made(path):
+                others = (*FILES[1:], LOCK, "checkpoint")
+                if not _wrote(path / "config.toml") or not any((path / name).exists() for name in others):
+                    raise InputError(f"{path}: is not the folder of a run, so nothing in it is removed")
+                if (path / LIVE).exists():
+                    raise InputError(f"{path}: is the folder of a live run, so nothing in it is removed")
             lock.take()
             tidy(path)
             tidy(path / "checkpoint")
-            for name in (*FILES, CHECKPOINT):
+            for name in (str(CHECKPOINT), *reversed(FILES)):  # what says that the folder is ours is last
                 (path / name).unlink(missing_ok=True)
             kept = [file.name for file in path.iterdir() if file.name not in (LOCK, "checkpoint")]
             return sorted([*kept, *(f"checkpoint/{file.name}" for file in path.glob("checkpoint/*"))])
     finally:
         lock.release()
+
+
+def _just_made(path: Path) -> bool:
+    """Whether a folder holds nothing, or only what a run leaves there before its config.toml."""
+    ours = all(file.name in (LOCK, "checkpoint") or LEFT.fullmatch(file.name) for file in path.iterdir())
+    return ours and not any(path.glob("checkpoint/*"))
 
 
 def _wrote(path: Path) -> bool:
@@ -209,6 +220,21 @@ class Lock:
                 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # a file is open for every run of a sweep
                 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
                 return os.open(self.path, flags, 0o666)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Inside, this process alone has a folder; it waits for another that does."""
+    lock = Lock(path)
+    while True:
+        with suppress(Busy):
+            lock.take()
+            break
+        time.sleep(0.05)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _lock(file: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,7 +124,7 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        return disk.finished(self.path) and not self.outdated
+        return disk.finished(self.path, self.config.text())
 
     @property
     def damage(self) -> str | None:
@@ -146,6 +146,7 @@ class RunFolder:
         """Lock the folder (`Busy` if another process holds it); false if the run is finished."""
         self.lock.take()
         if self.finished:
+            self.checkpoint.unlink(missing_ok=True)  # whoever finished it was killed before it could do so
             self.release()
             return False
         tidy(self.path)
@@ -154,6 +155,12 @@ class RunFolder:
 
     def release(self) -> None:
         self.lock.release()
+
+    def tidy(self) -> None:
+        """Remove what a process has left that was killed when it had just finished the run."""
+        if (self.checkpoint.exists() or self.lock.path.exists()) and self.finished:
+            with suppress(disk.Busy):
+                self.take()
 
     def begin(self, planned: Callable[[], Schedule], device: str) -> Job | None:
         """The run's job, at the point that its checkpoint holds if there is one; None if the run is finished."""

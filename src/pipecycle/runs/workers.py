@@ -1,9 +1,11 @@
-"""Runs on all available devices: one process per GPU or core, or the workers of a Ray cluster."""
+"""Runs on all available devices: one process per GPU or core."""
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
+import runpy
 import signal
 import threading
 import time
@@ -20,7 +22,7 @@ from attrs import asdict, define, field
 
 from pipecycle.errors import InputError, sentence
 from pipecycle.runs.config import sections
-from pipecycle.runs.folders import Busy, spent
+from pipecycle.runs.folders import Busy, finished, spent
 from pipecycle.runs.planning import expected_units
 from pipecycle.runs.run import Pace, RunFolder, train_folders
 from pipecycle.stopping import Interrupted, Stop, die_with_parent, listening
@@ -71,12 +73,20 @@ class Worker:
         self.number, self.place, self.shard = number, place, shard
         self.later = later
         """None for the first attempt; in a retry, the runs to retry after this one, a process each."""
+        self.training = False
+        """Whether it has begun, so that it may have something to save."""
         context = multiprocessing.get_context("spawn")
         self.line, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(number, shard, place, save_every, theirs))
+        self.process = context.Process(target=_serve, args=(number, place, save_every, theirs))
         with _unheard():
             self.process.start()
         theirs.close()
+        threading.Thread(target=self._give, daemon=True).start()
+
+    def _give(self) -> None:
+        """It takes its runs once it is up; thousands of them are more than a pipe holds, and it may die before."""
+        with suppress(OSError):
+            self.line.send(self.shard)
 
     def heard(self, tally: Tally) -> bool:
         """Reads its messages; false once it has ended."""
@@ -86,6 +96,7 @@ class Worker:
                 tally.hear(*self.line.recv())
         except (EOFError, OSError):
             alive = False
+        self.training = self.number in tally.total
         if not alive:
             self.process.join()
             self.line.close()
@@ -95,6 +106,10 @@ class Worker:
         return alive
 
     def ask(self, number: int) -> None:
+        """To save and to end.  One that is still starting has nothing to save, and hears nothing while it imports."""
+        if not self.training:
+            self.process.kill()
+            return
         with suppress(OSError):
             self.line.send(number)
 
@@ -123,8 +138,8 @@ def execute(
 
     with listening(hear):
         try:
-            for place, shard in share(folders, device, workers):
-                crew.append(Worker(next(numbers), place, shard, save_every))
+            places = share(folders, device, workers)  # may take long, and somebody may change their mind
+            crew.extend(Worker(next(numbers), place, shard, save_every) for place, shard in places if not heard)
             while crew:
                 connection.wait([worker.line for worker in crew], 0.2)
                 for worker in [worker for worker in crew if not worker.heard(tally)]:
@@ -153,7 +168,7 @@ def execute(
 def _later(worker: Worker, tally: Tally) -> list[Shard]:
     """The runs to retry after a worker has ended.  Each gets a process of its own, so that a run that kills its process
     does not stop others."""
-    lost = [run for run in worker.shard if run[0] not in tally.failed and not _folder(*run).finished]
+    lost = [run for run in worker.shard if run[0] not in tally.failed and not finished(Path(run[0]), run[1])]
     how = tally.ended[worker.number]
     if lost:
         tally.done.pop(worker.number, None)
@@ -184,9 +199,7 @@ def share(folders: Sequence[RunFolder], device: str, workers: int | None) -> lis
     """Unfinished runs dealt out to devices."""
     places = [device]
     if device == "auto":
-        import torch
-
-        places = [f"cuda:{index}" for index in range(torch.cuda.device_count())] or ["cpu"]
+        places = [f"cuda:{index}" for index in range(_gpus())] or ["cpu"]
     elif device != "cpu":
         from pipecycle.train.engine import pick_device
 
@@ -195,6 +208,18 @@ def share(folders: Sequence[RunFolder], device: str, workers: int | None) -> lis
         unfinished = sum(not folder.finished for folder in folders)
         places = ["cpu"] * max(1, min(workers or os.cpu_count() or 1, unfinished))
     return [(place, shard) for place, shard in zip(places, dealt(folders, len(places)), strict=True) if shard]
+
+
+def _gpus() -> int:
+    """How many there are.  Torch says so, but a torch that was built without them is not imported for that: it takes
+    seconds, and meanwhile nobody hears Ctrl-C."""
+    about = Path(str(importlib.util.find_spec("torch").origin)).with_name("version.py")  # type: ignore[union-attr]
+    built = runpy.run_path(str(about))
+    if built.get("cuda") is None and built.get("hip") is None:
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def dealt(folders: Sequence[RunFolder], count: int) -> list[Shard]:
@@ -227,11 +252,17 @@ def _folder(path: str, text: str) -> RunFolder:
     return folder
 
 
-def _serve(number: int, shard: Shard, device: str, save_every: float, line: Any) -> None:
+def _serve(number: int, device: str, save_every: float, line: Any) -> None:
     """A worker's process: it ends when it is asked to stop, or when its parent is gone."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stop = Stop()
+
+    def tell(message: Any) -> None:
+        try:
+            line.send(message)
+        except OSError:  # the parent is gone
+            os._exit(1)
 
     def obey() -> None:
         try:
@@ -241,8 +272,12 @@ def _serve(number: int, shard: Shard, device: str, save_every: float, line: Any)
         if not stop.training:  # nothing to save
             os._exit(0)
 
+    try:
+        shard = line.recv()
+    except EOFError:
+        return
     threading.Thread(target=obey, daemon=True).start()
-    work(number, shard, device, save_every, line.send, stop)
+    work(number, shard, device, save_every, tell, stop)
 
 
 def work(
@@ -328,57 +363,3 @@ def _resumed(slots: Sequence[int]) -> str:
 def _together(paces: Sequence[Pace]) -> Pace:
     seconds = sum(pace.seconds for pace in paces)
     return Pace(paces[0].device, sum(pace.runs for pace in paces), sum(pace.steps for pace in paces), seconds)
-
-
-def execute_on_ray(
-    folders: Sequence[RunFolder], *, address: str | None = None, save_every: float = 60.0, watch: Progress | None = None
-) -> dict[str, str]:
-    """The same on a Ray cluster: one task per shard, the folders on storage that all its machines see."""
-    if address is None and "RAY_ADDRESS" not in os.environ:  # a cluster of this machine listens to it alone
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError:
-        raise InputError("--on ray: needs the extra, pip install 'pipecycle[ray]'") from None
-    ray.init(address=address, ignore_reinit_error=True, include_dashboard=False, log_to_driver=False)
-    resources = ray.cluster_resources()
-    gpus, cpus = int(resources.get("GPU", 0)), int(resources.get("CPU", 1))
-    shards = [[(str(Path(path).resolve()), text) for path, text in shard] for shard in dealt(folders, gpus or cpus)]
-    shards = [shard for shard in shards if shard]
-    needs = {"num_gpus": 1} if gpus else {"num_cpus": 1}
-    train = ray.remote(_ray_work).options(**needs)
-    waiting = {train.remote(number, shard, save_every): number for number, shard in enumerate(shards)}
-    tally = Tally()
-    heard: list[int] = []
-    try:
-        with listening(lambda number, frame: heard.append(number)):
-            while waiting and not heard:
-                ready, _ = ray.wait(list(waiting), num_returns=1, timeout=0.5)
-                for task in ready:
-                    worker = waiting.pop(task)
-                    try:
-                        for event in ray.get(task):
-                            tally.hear(*event)
-                    except ray.exceptions.RayError as error:
-                        tally.ended[worker] = sentence(error)
-                if watch is not None:
-                    watch(tally)
-            for task in waiting:
-                ray.cancel(task)
-            if waiting:
-                ray.wait(list(waiting), num_returns=len(waiting), timeout=GRACE)  # they are saving
-    finally:
-        ray.shutdown()
-    if heard:
-        raise Interrupted(heard[0])
-    for number, shard in enumerate(shards):
-        lost = (path for path, text in shard if path not in tally.failed and not _folder(path, text).finished)
-        tally.failed |= {path: tally.ended.get(number, "its Ray task ended without a result") for path in lost}
-    return tally.failed
-
-
-def _ray_work(number: int, shard: Shard, save_every: float) -> list[Any]:
-    events: list[Any] = []
-    work(number, shard, "auto", save_every, events.append)
-    return [event for event in events if event[0] != "steps"] + [event for event in events if event[0] == "steps"][-1:]
