@@ -100,7 +100,7 @@ CASES: list[tuple[str, Grid, Grid]] = [
     ("pipecycle first", world(only(1000, 3500)), world(only(3500, 1000))),
     ("fedseq first when scarce", world(only(3500, 1000)), world(only(1000, 3500))),
     ("others lag", world(only(3000, 5500, fedseq=3000)), world(only(3000, 5500, fedseq=3000, mifa=200))),
-    ("slower when scarce", world(only(3000, 500)), world(only(500, 4000))),
+    ("slower when scarce", world(only(4500, 100)), world(only(100, 4500))),
     ("more groups start faster", world(by_groups(3000, 2000, 1000)), world(by_groups(1000, 2000, 3000))),
     ("lag is bounded", ancestry(0), ancestry(1)),
     ("depth is bounded", depth(50), depth(51)),
@@ -123,6 +123,13 @@ def test_every_claim_about_histories_is_tested_here() -> None:
     assert used == {case[0] for case in CASES} | fixed
     assert claims.optimum_ignores_delta(Grid({}, {}, {}, {}, 0)).words == "holds"
     assert claims.direction_of_the_analysis(Grid({}, {}, {}, {}, 0)).figure == "G* with L = 1: 0.999999"
+
+
+def test_accuracies_that_nobody_gets_to_are_not_called_not_run() -> None:
+    low = world(only(1000, 1000), ends(20, 20))  # the clients' models end at 15 %
+    assert CLAIMS["slower when scarce"].ours(low).why == "none of them gets to 20 %"
+    some = CLAIMS["slower when scarce"].ours(world(only(1000, 1000), ends(40, 40)))  # 35 %: two accuracies, two rivals
+    assert some.figure.count("PipeCycle") == 4
 
 
 def test_a_missing_cell_leaves_a_claim_open() -> None:

@@ -144,7 +144,49 @@ def test_the_recursion_itself() -> None:
     assert abs(errors(0.5, 1, 200)[-20:]).max() < 1e-20
 
 
+@pytest.mark.parametrize("rounds", range(1, 11))
+def test_a_memory_has_a_limit_of_its_own(rounds: int) -> None:
+    """Every round adds the mean of updates that are 0 to `rounds` - 1 rounds old."""
+
+    def late(part: float) -> float:
+        past = [1.0] * rounds
+        for _ in range(4000):
+            past.append(past[-1] - part * float(np.mean(past[-rounds:])))
+            if abs(past[-1]) > 1e9:
+                break
+        return max(map(abs, past[-rounds - 1 :]))
+
+    limit = theory.memory_limit(rounds)
+    assert late(0.97 * limit) < 0.01
+    assert late(1.03 * limit) > 100
+    assert theory.memory_limit(1) == pytest.approx(theory.stability_limit(0))
+
+
 # What schedules do.
+
+
+def borne(policy: str, delta: float, **settings: Any) -> float | None:
+    return theory.stable_share(plan(build(policy, settings), delta, slots=4000))
+
+
+@pytest.mark.parametrize(("groups", "lag"), [(3, 2), (5, 4), (10, 9)])
+def test_whole_schedules_bear_what_the_limit_says(groups: int, lag: int) -> None:
+    assert borne("fedseq", 1.0, groups=groups) == pytest.approx(theory.stability_limit(lag), abs=0.011)
+    assert borne("cycp", 1.0, groups=groups) == pytest.approx(theory.stability_limit(lag), abs=0.03)
+    for delta in (0.1, 1.0):
+        assert borne("pipecycle+", delta, groups=groups) == borne("pipecycle", delta, groups=groups) == 1.0
+        assert borne("fedseq", delta, groups=groups, step="lag-stable") == 1.0
+
+
+def test_what_a_memory_bears_depends_on_the_harvest() -> None:
+    """21 units take 7 rounds at 0.1, and 2 to 3 at 0.3."""
+    assert borne("mifa", 0.1) == pytest.approx(theory.memory_limit(7), abs=0.05)
+    assert borne("mifa", 0.3) == borne("mifa", 0.1, use_memory=False) == 1.0
+
+
+def test_a_schedule_too_short_to_tell() -> None:
+    assert theory.stable_share(plan(build("fedavg"), 0.5, slots=1000)) is None
+    assert theory.stable_share(plan(build("isolated"), 0.5, slots=4000)) is None
 
 
 def taken(policy: str, delta: float = 1.0, **settings: Any) -> theory.Steps:

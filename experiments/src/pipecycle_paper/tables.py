@@ -236,16 +236,14 @@ def sensitivity(grid: Grid, name: str) -> TextTable:
     rows: dict[tuple[str, ...], dict[Any, str]] = {}
     for config in configs:
         line = rows.setdefault(tuple(_said(config, key) for key in fields), {})
-        line[_world(config)] = _compared(grid, config)
+        line[_world(config)] = _compared(grid, config, configs)
     own = {key_of_config(config) for config in configs}
     for config in configs:  # the cells that they are compared with, where these are not among them
         key = grid.places.get(_place(config))
         if key is not None and key not in own:
             known = ("policy", "policy.groups")
             words = (_said(config, name) if name in known else "as in the tables" for name in fields)
-            cell = grid.cells.get(key)
-            text = MISSING if cell is None else f"{_counted(cell)} [the cell]"
-            rows.setdefault(tuple(words), {})[_world(config)] = text
+            rows.setdefault(tuple(words), {})[_world(config)] = _reference(grid, config, configs)
     names = (key.split(".")[-1].replace("_", " ").replace("groups", "G") for key in fields)
     head = (*names, *(paper.column(where, delta) for where, delta in worlds))
     body = tuple((*words, *(line.get(world, "-") for world in worlds)) for words, line in rows.items())
@@ -254,16 +252,28 @@ def sensitivity(grid: Grid, name: str) -> TextTable:
     return TextTable(title, head, body)
 
 
-def _compared(grid: Grid, config: Config) -> str:
+def _compared(grid: Grid, config: Config, part: Sequence[Config]) -> str:
     key = key_of_config(config)
-    cell = grid.cells.get(key)
+    if grid.places.get(_place(config)) == key:
+        return _reference(grid, config, part)
+    cell, reference = grid.cells.get(key), grid.cell(*_place(config))
     if cell is None:
         return MISSING
-    if grid.places.get(_place(config)) == key:
-        return f"{_counted(cell)} [the cell]"
-    reference = grid.cell(*_place(config))
     gap = None if reference is None else paired(cell.by_trial(), reference.by_trial())
     return _counted(cell) + ("" if gap is None else f" [{signed(gap.mean)}]")
+
+
+def _reference(grid: Grid, config: Config, part: Sequence[Config]) -> str:
+    """The cell that a variant is compared with, on their trials; all of its own beside, if it has more."""
+    whole = grid.cell(*_place(config))
+    if whole is None:
+        return MISSING
+    keys = {key_of_config(other) for other in part if _place(other) == _place(config)}
+    cells = [grid.cells[key] for key in keys - {grid.places[_place(config)]} if key in grid.cells]
+    shared = whole.among({number for cell in cells for number in cell.trials})
+    if not len(shared) or len(shared) == len(whole):
+        return f"{_counted(whole)} [the cell]"
+    return f"{_counted(shared)} [the cell; {_counted(whole)}]"
 
 
 def _counted(cell: Cell) -> str:

@@ -20,7 +20,7 @@ from pipecycle.theory.bounds import (
     zeta,
 )
 from pipecycle.theory.rates import chain_coverage, energy_rate, event_rate, expected_events, saturation
-from pipecycle.theory.stability import Steps, stable_curvature, steps
+from pipecycle.theory.stability import Steps, memory_limit, stable_curvature, stable_share, steps
 from pipecycle.theory.system import Constants, System
 
 __all__ = [
@@ -40,11 +40,13 @@ __all__ = [
     "least_ratio",
     "lemma_1",
     "lemma_2",
+    "memory_limit",
     "optimal_groups",
     "saturation",
     "smoothness_alone",
     "stability_limit",
     "stable_curvature",
+    "stable_share",
     "step_limit",
     "steps",
     "theorem",

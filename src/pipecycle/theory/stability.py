@@ -9,6 +9,7 @@ docs/stability.md says what is assumed and what is not proven."""
 
 from __future__ import annotations
 
+from math import pi, sin
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,16 @@ def stable_curvature(lag: float, B: int = 20, gamma: float = 0.05, step: float =
     if limit >= 1:
         return (1 + float((limit - 1) ** (1 / B))) / gamma if B % 2 else 2 / gamma
     return (1 - float((1 - limit) ** (1 / B))) / gamma
+
+
+def memory_limit(rounds: int) -> float:
+    """The same limit for a server that adds, in every round, the mean of updates that are 0, 1, ... `rounds` - 1 rounds
+    old, as MIFA does with clients that take part in one round of so many: 2 L sin(pi / (2 L))^2."""
+    return 2 * rounds * sin(pi / (2 * rounds)) ** 2
+
+
+FEWEST = 40
+"""Publications from which on a schedule shows whether errors die out."""
 
 
 @frozen(eq=False)
@@ -86,6 +97,30 @@ def steps(schedule: Schedule) -> Steps:
         np.array([weight for _, _, weight, _ in kept], np.float64),
         np.array([lag for _, _, _, lags in kept for lag in lags], np.int64),
     )
+
+
+def stable_share(schedule: Schedule) -> float | None:
+    """The largest part m of an error that sessions may remove, of 0.01 to 1, for the errors of what this schedule
+    publishes to die out; None if it publishes too little to tell.
+
+    The recursion is followed through every recipe of the schedule, with its own lags, steps and memories, so that this
+    holds also where updates of different ages are mixed.  Stable at 1 is stable in every direction."""
+    versions, published = schedule.versions, schedule.publications.version
+    if len(published) < FEWEST:
+        return None
+    parts = np.arange(1, 101) / 100
+    errors = np.zeros((len(versions), len(parts)))
+    errors[0] = 1.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for version in range(1, len(versions)):
+            recipe = schedule.ancestry.recipe(version)
+            moved = recipe.weights @ errors[schedule.sessions.reference[recipe.sessions]]
+            errors[version] = recipe.coefficients @ errors[recipe.versions] - parts * moved
+    seen = np.abs(errors[published])
+    quarter = len(seen) // 4
+    early, late = seen[quarter : 2 * quarter].max(0), seen[3 * quarter :].max(0)
+    dying = late <= early * (1 + 1e-9)  # a number that grew beyond all bounds is not
+    return float(parts[-1] if dying.all() else np.argmin(dying) / 100)
 
 
 class _Recipes:
