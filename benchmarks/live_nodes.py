@@ -33,6 +33,7 @@ from pipecycle.commands.live_app import write_app
 from pipecycle.commands.live_up import _watch
 from pipecycle.deploy import RunSettings
 from pipecycle.deploy.local.federation import Federation
+from pipecycle.deploy.local.processes import members
 from pipecycle.deploy.local.progress import Tail
 
 LEFT = 6 * 2**30
@@ -79,7 +80,7 @@ class Usage:
             raise TooFull(
                 f"{self.least / 2**30:.1f} GiB of memory are free, {LEFT / 2**30:.0f} must stay free: stopped"
             )
-        for process in self.federation.descendants.look():
+        for process in members(self.federation.folder):
             try:
                 times = process.cpu_times()
                 name = self.cpu[process][0] if process in self.cpu else _program(process)
@@ -88,15 +89,15 @@ class Usage:
                 continue
 
     def by_program(self) -> dict[str, float]:
-        total: Counter[str] = Counter()
+        total: dict[str, float] = {}
         for name, seconds in self.cpu.values():
-            total[name] += seconds
-        return dict(total)
+            total[name] = total.get(name, 0.0) + seconds
+        return total
 
     def memory(self) -> dict[str, list[int]]:
         """Bytes of each process by program; without pages that it shares with others."""
         sizes: dict[str, list[int]] = {}
-        for process in self.federation.descendants.look():
+        for process in members(self.federation.folder):
             try:
                 sizes.setdefault(_program(process), []).append(process.memory_full_info().uss)
             except psutil.Error:
