@@ -89,10 +89,10 @@ class Usage:
                 continue
 
     def by_program(self) -> dict[str, float]:
-        total: Counter[str] = Counter()
+        total: dict[str, float] = {}
         for name, seconds in self.cpu.values():
-            total[name] += seconds
-        return dict(total)
+            total[name] = total.get(name, 0.0) + seconds
+        return total
 
     def memory(self) -> dict[str, list[int]]:
         """Bytes of each process by program; without pages that it shares with others."""

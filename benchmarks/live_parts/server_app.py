@@ -97,7 +97,6 @@ def measure(driver: Driver, grid: Grid, parts: Parts) -> dict[str, dict[str, Any
 app = ServerApp()
 
 
-@app.main()
 def main(grid: Grid, context: Context) -> None:
     parts = Parts("model and data loaded")
     began = time.time()
@@ -110,3 +109,6 @@ def main(grid: Grid, context: Context) -> None:
     noted = {"began": began, "ended": time.time(), "parts": parts.spent, "messages": messages}
     noted["cpu"] = time.process_time()
     Path(run.out, "times.json").write_text(json.dumps(noted))
+
+
+app.main()(main)

@@ -110,12 +110,16 @@ def test_a_growing_trace_and_one_that_was_cut_back(tmp_path: Path) -> None:
 def test_a_run_that_ended_and_was_extended() -> None:
     progress = Progress()
     progress.add({"event": "start", "slot": -1, "settings": {"clients": 2, "slots": 30}})
+    report = {"battery": 3.5, "report": [31, 0, 0, 0, 0]}
+    progress.add({"event": "roll-call", "slot": -1, "client": 0, "battery": 7.0, "report": [-1, 0, 0, 0, 0]})
     progress.add({"event": "launch", "slot": 25, "sessions": [0], "clients": [1], "reference": 0})
-    progress.add({"event": "late", "slot": 29, "client": 1, "session": 0, "battery": 3.5, "outcome": "reply"})
-    progress.add({"event": "end", "slot": 29, "batteries": {"0": 7.0, "1": 3.5}})
+    progress.add({"event": "late", "slot": 29, "client": 1, "session": 0, "outcome": "reply", **report})
+    progress.add({"event": "late", "slot": 29, "client": 0, "outcome": "away"})
+    progress.add({"event": "end", "slot": 29})
     assert progress.ended is not None
-    assert [progress.devices[client].battery for client in (0, 1)] == [7.0, 3.5]
-    assert progress.devices[1].last == "too late"
+    assert [(device.battery, device.at) for device in progress.devices.values()] == [(7.0, -1), (3.5, 31)]
+    assert "0      7.0     -  present" in shown(progress)
+    assert "1      3.5    31  too late" in shown(progress)
     progress.add({"event": "resume", "slot": 29, "life": "1-x", "slots": 40})
     assert progress.ended is None
     assert progress.settings["slots"] == 40

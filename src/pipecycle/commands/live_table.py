@@ -16,13 +16,14 @@ from pipecycle.words import number
 def table(progress: Progress) -> Group:
     """The table, and the run in a line below it."""
     rows = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for head in ("node", "battery", "doing", "from", "since slot", "reported", "declined", "lost", "refused"):
+    for head in ("node", "battery", "slot", "doing", "from", "since", "reported", "declined", "lost", "refused"):
         rows.add_column(head, justify="left" if head == "doing" else "right", no_wrap=True)
     for client, device in sorted(progress.devices.items()):
         trains = device.since is not None
         rows.add_row(
             str(client),
             "-" if device.battery is None else f"{device.battery:,.1f}",
+            "-" if device.at is None or device.at < 0 else str(device.at),
             Text(device.last, style="green" if trains else ""),
             str(device.reference) if trains else "",
             str(device.since) if trains else "",
@@ -30,7 +31,7 @@ def table(progress: Progress) -> Group:
         )
     if progress.strangers:
         parts = ", ".join(f"{times} {OUTCOMES[kind]}" for kind, times in progress.strangers.items())
-        rows.add_row("?", "-", f"unknown nodes: {parts}")
+        rows.add_row("?", "-", "", f"unknown nodes: {parts}")
     notes = [Text(f"Note: {text}", style="yellow") for text in progress.warnings]
     return Group(rows, Text(line(progress)), *notes)
 
@@ -47,7 +48,8 @@ def figures(progress: Progress) -> dict[str, Any]:
         "ended": None if progress.ended is None else progress.ended.get("ended", "finished"),
         **{OUTCOMES[kind]: progress.total[kind] for kind in COUNTED},
         "nodes": {
-            client: {"battery": device.battery, "doing": device.last} for client, device in progress.devices.items()
+            client: {"battery": device.battery, "at": device.at, "doing": device.last}
+            for client, device in progress.devices.items()
         },
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message
 
+from pipecycle.deploy.local.progress import Tail
 from pipecycle.deploy.node.ledger import Account
 from pipecycle.deploy.server.fleet import LiveFleet
 from pipecycle.deploy.server.forecast import Forecast
@@ -27,6 +29,7 @@ from ..shared import read_trace
 
 pytestmark = pytest.mark.flower
 Federation = Callable[..., SimpleNamespace]
+Ledgers = Callable[[Path], dict[int, dict[str, Any]]]
 
 
 def test_a_late_server_catches_up_and_skips_nothing(federation: Federation) -> None:
@@ -163,3 +166,35 @@ def test_measured_batteries_on_the_logical_clock_are_refused(federation: Federat
     with pytest.raises(InputError, match=r"no node has replied within 20 s .*needs a run with clock = wall"):
         federation(policy="pipecycle", clients=2, slots=200, nodes=nodes, roll_call=20.0)
     assert federation(policy="pipecycle", clients=2, slots=20, nodes=nodes, clock="wall").driver.counts["reply"] > 0
+
+
+def test_the_closing_batteries_are_what_nodes_say(federation: Federation, ledgers: Ledgers, tmp_path: Path) -> None:
+    """Gauges fall after the last session.  A node that is gone has said what it said, in its slot."""
+    nodes = [
+        {"partition-id": client, "battery": f"gauge:{tmp_path / f'gauge-{client}'}",
+         "ledger": str(tmp_path / f"ledger-{client}.json")}
+        for client in range(3)
+    ]  # fmt: skip
+    for client in range(3):
+        (tmp_path / f"gauge-{client}").write_text("90")
+    live = federation(tmp_path, policy="fedavg", clients=3, nodes=nodes, clock="wall", slots=40, run_it=False,
+                      out=str(tmp_path / "run"))  # fmt: skip
+    decide = live.driver.policy.decide
+
+    def fall(slot: int) -> None:
+        if slot < 25:
+            decide(slot)
+        elif slot == 39:
+            live.grid.stop(2)
+            for client in range(3):
+                (tmp_path / f"gauge-{client}").write_text(f"{20 + client}.5")
+
+    live.driver.policy.decide = fall
+    live.driver.run()
+    devices = Tail(tmp_path / "run/trace.jsonl").read().devices
+    assert [(devices[client].battery, devices[client].at) for client in range(2)] == [(20.5, 39), (21.5, 39)]
+    assert devices[2].battery == 89  # 90 by the gauge, and then the upload
+    assert devices[2].at < 25
+    assert live.driver.fleet.true_level()[:2].tolist() == [20.5 * UNIT, 21.5 * UNIT]
+    energy = json.loads((tmp_path / "run/result.json").read_text())["final"]["energy"]
+    assert energy == sum(book["spent"] for book in ledgers(tmp_path).values()) / UNIT > 0

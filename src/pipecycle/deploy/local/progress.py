@@ -29,6 +29,9 @@ class Device:
     """The state of one client."""
 
     battery: float | None = None
+    """Units, as it reported last."""
+    at: int | None = None
+    """The slot at whose end it held them."""
     since: int | None = None
     """The first slot of its session under way."""
     reference: int | None = None
@@ -80,8 +83,8 @@ class Progress:
                 self.settings |= {"slots": event["slots"]} if "slots" in event else {}
             case {"event": "end"}:
                 self._over(event)
-            case {"event": "late", "client": client, "battery": battery}:
-                self._device(client).battery = float(battery)
+            case {"event": "late", "client": client}:
+                self._reported(self._device(client), event)
             case {"event": kind} if kind in OUTCOMES:
                 self._answered(kind, event)
 
@@ -109,13 +112,15 @@ class Progress:
         if device.since is None:
             device.last = OUTCOMES[kind]
         device.tally[kind] += 1
+        self._reported(device, event)
+
+    def _reported(self, device: Device, event: Event) -> None:
         if event.get("battery") is not None:
             device.battery = float(event["battery"])
+            device.at = int(event["report"][0]) if "report" in event else self.slot
 
     def _over(self, event: Event) -> None:
         self.ended = event
-        for client, battery in event.get("batteries", {}).items():
-            self._device(client).battery = float(battery)
         for device in self.devices.values():
             if device.since is not None:
                 device.since, device.reference, device.last = None, None, "too late"

@@ -40,7 +40,7 @@ from pipecycle.schedule.schedule import Schedule, Status
 from pipecycle.schedule.slots import steps
 from pipecycle.train.history import Checkpoint
 from pipecycle.world.contract import Frugal, World
-from pipecycle.world.energy import UNIT, units
+from pipecycle.world.energy import UNIT
 from pipecycle.world.lineage import Lineage
 from pipecycle.world.streams import Ints, streams
 
@@ -85,7 +85,6 @@ class Driver:
         self._due = 0  # the slot from which the record so far is written again
         self._warned = False
         self._heard = ""
-        self._unknown: set[int] = set()  # clients whose last session was lost without a word about its energy
 
     @property
     def identity(self) -> str:
@@ -288,10 +287,6 @@ class Driver:
         report = Report(*event["report"]) if "report" in event else None
         if kind == "refused":
             self.refused[event["name"]] += 1
-        if report is not None:
-            self._unknown.discard(client)
-        elif "session" in event:
-            self._unknown.add(client)
         if kind == "roll-call":
             assert report is not None
             self.fleet.present(client, report)
@@ -355,8 +350,8 @@ class Driver:
     # The end.
 
     def _drain(self, last: int) -> None:
-        """Wait for sessions under way, then ask what lost ones have cost, so that all energy is accounted for; updates
-        come too late.
+        """Wait for sessions under way, whose updates come too late, and ask every node that is there for its books
+        once more: the closing energy and batteries are what nodes say, not what was expected of them.
 
         A replay does not apply these events: if the run is extended, the sessions are ordered again, and nodes reply
         from their ledgers."""
@@ -364,10 +359,9 @@ class Driver:
         while any(flight.session >= 0 for flight in self.roster.flights.values()):
             self.timer.sleep(0.05)
             self._too_late(last, self.roster.receive())
-        if self._unknown:
-            self.roster.call(last, self._unknown)
+        self.roster.call(last, range(self.settings.clients))
         until = self.timer.monotonic() + self.settings.roll_call
-        while self._unknown and self.roster.calling and self.timer.monotonic() < until:
+        while self.roster.calling and self.timer.monotonic() < until:
             self.timer.sleep(0.05)
             self._too_late(last, self.roster.receive())
 
@@ -381,15 +375,12 @@ class Driver:
     def _end(self, last: int, schedule: Schedule) -> None:
         """The closing files, and then the trace's last line: a run that has it is complete."""
         self._evaluate_model(last, self.fleet.ledger.spent + int(self.fleet.paid.sum()), wait=True)
-        version, levels = self.lineage.published, self.fleet.true_level()
+        version = self.lineage.published
         counts, refused = dict(self.counts), dict(self.refused)
         self.monitor.update(ended=True)
         self.outputs.finish(schedule, self.levels, counts, refused)
         ledgers = {str(client): attrs.astuple(report) for client, report in sorted(self.fleet.reports.items())}
-        batteries = {client: units(int(levels[int(client)])) for client in ledgers}
-        self.trace.write(
-            "end", last, version=version, counts=counts, refused=refused, ledgers=ledgers, batteries=batteries
-        )
+        self.trace.write("end", last, version=version, counts=counts, refused=refused, ledgers=ledgers)
         self._save(last)
 
 

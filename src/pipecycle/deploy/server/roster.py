@@ -134,8 +134,8 @@ class Roster:
 
     @property
     def calling(self) -> bool:
-        """Whether the answer to a roll call is still to come."""
-        return any(flight.session == -1 for flight in self.flights.values())
+        """Whether the answer to a roll call is still to come, other than from a node that has failed before."""
+        return any(flight.session == -1 and flight.urgent for flight in self.flights.values())
 
     @property
     def examined(self) -> bool:
