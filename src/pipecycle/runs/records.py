@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from pipecycle.train.history import History
 
+ENDED = {"finished": "finished", "early": "stopped early (saturated)", "diverged": "diverged"}
+"""How a run can have ended, as people read it."""
+
 
 @frozen(eq=False, slots=False)
 class Record:
@@ -81,9 +84,8 @@ class Record:
         """As people read it."""
         if not self.is_run:
             return "planned only"
-        words = {"finished": "finished", "early": "stopped early (saturated)", "diverged": "diverged"}
         if self.ended is not None:
-            return words.get(self.ended, self.ended)
+            return ENDED.get(self.ended, self.ended)
         if self.metrics is None:
             return "unfinished, nothing evaluated yet"
         return f"unfinished, evaluated up to slot {int(self.metrics.slot[-1]):,}"

@@ -33,7 +33,7 @@ class Look:
     every: int = setting(150, "slots between two evaluations", some_slots)
     clients_every: int | None = setting(
         None,
-        "slots between two means over all clients' own models; none is never",
+        "slots between two evaluations of all clients' own models; if not set, never",
         some_slots,
     )
     early_stop: EarlyStop = setting(  # noqa: RUF009
@@ -50,7 +50,7 @@ class Look:
     )
     on: str | None = setting(
         None,
-        "the samples that accuracy and early stopping are about; none is test",
+        "the samples that accuracy and early stopping are about; if not set, test",
         one_of("test", "validation"),
         key="look.on",
     )
