@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,14 @@ from pipecycle import (
     Costs,
     History,
     InputError,
+    Markov,
     Schedule,
     Watch,
     build,
     compare,
     plan,
     problem,
+    screen,
     sweep,
     train,
 )
@@ -191,6 +194,47 @@ def test_devices_that_differ_are_compared_like_any_other(tmp_path: Path) -> None
     battery = [panel["battery"] for panel in data["panels"]]  # type: ignore[attr-defined]
     assert "z" in battery[0]
     assert "reason" in battery[1]  # the page says why it has no picture of these
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda plan_, learnt: train(learnt, plan_), r"^schedule = Problem\(.*: needs a Schedule \(plan\(\) makes one"),
+        (
+            lambda plan_, learnt: train(plan_, plan_),
+            r"^problem = Schedule\(.*: needs a Problem \(problem\(\) makes one",
+        ),
+        (lambda plan_, learnt: train(plan_, learnt, 100), r"^watch = 100: needs a Watch \(Watch\(every=100\)"),
+        (lambda plan_, learnt: plan("fedavg", costs=1.0), r"^costs = 1.0: needs Costs\(...\)"),
+        (lambda plan_, learnt: plan("fedavg", links=0.3), r"^links = 0.3: needs Links\(...\)"),
+        (lambda plan_, learnt: plan_.report("page.html", target=200), r"^target = 200: needs an accuracy in percent"),
+        (lambda plan_, learnt: Comparison.of([]), r"^no runs: needs at least one run folder, history or schedule"),
+    ],
+)
+def test_a_wrong_thing_is_one_sentence(call: Callable[..., object], said: str, schedule: Schedule) -> None:
+    with pytest.raises(InputError, match=said):
+        call(schedule, problem("digits", clients=6))
+
+
+def test_things_say_what_they_are_and_words_mean_the_same_as_on_the_command_line(schedule: Schedule) -> None:
+    assert repr(Bernoulli(0.3)) == "Bernoulli(rate=0.3)"
+    assert repr(Markov(0.3, 12)) == "Markov(rate=0.3, burst=12)"
+    assert repr(Bernoulli(np.full(500, 0.3))).startswith("Bernoulli(rate=500#")
+    even = problem("digits", clients=6, alpha="iid")
+    assert (even.split.indices == problem("digits", clients=6).split.indices).all()
+    with pytest.raises(InputError, match=r"needs one of .*, pipeline, mixing, battery$"):
+        schedule.plot("nothing")
+
+
+def test_training_that_takes_long_says_how_far_it_is(
+    schedule: Schedule, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen, "FIRST", 0.001)
+    train(schedule, problem("digits", clients=6))
+    compare("fedavg", 2, clients=6, slots=200)
+    said = capsys.readouterr().err
+    assert "training pipecycle" in said
+    assert "training 2 runs" in said
 
 
 def test_runs_that_cannot_be_told_apart_need_names(history: History) -> None:

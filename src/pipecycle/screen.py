@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,6 +32,14 @@ def screen(*, stderr: bool = False) -> Console:
 def lead(words: str, rest: str, style: str = "bold") -> Text:
     """A sentence whose first words stand out."""
     return Text.assemble((words, style), rest)
+
+
+@contextmanager
+def training(words: str) -> Iterator[Callable[[Any], None]]:
+    """A bar for the trainer: what this yields is to be called after every stack."""
+    with progress() as bar:
+        task = bar.add_task(words, total=None)
+        yield lambda engine: bar.update(task, completed=engine.steps_done, total=engine.steps_total)
 
 
 @contextmanager

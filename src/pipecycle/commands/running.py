@@ -43,7 +43,7 @@ from pipecycle.runs.records import ENDED
 from pipecycle.runs.run import RunFolder, train_folders
 from pipecycle.runs.sweep import check_effects
 from pipecycle.schedule.schedule import Schedule
-from pipecycle.screen import lead, progress, screen
+from pipecycle.screen import lead, progress, screen, training
 from pipecycle.stopping import Interrupted
 from pipecycle.words import number
 
@@ -143,9 +143,8 @@ def _train(folder: RunFolder, device: str, save_every: float, console: Console) 
                 live.update(lead("starting", f" {folder.config.policy}"))
                 train(show=lambda engine: live.update(_display(engine)))
         else:
-            with progress() as bar:
-                task = bar.add_task(f"training {folder.config.policy}", total=None)
-                train(show=lambda engine: bar.update(task, completed=engine.steps_done, total=engine.steps_total))
+            with training(f"training {folder.config.policy}") as show:
+                train(show=show)
     except Interrupted as stop:
         console.print(f"Stopped; run the same command again to resume {folder.path}.")
         raise stopped(stop) from None

@@ -15,6 +15,7 @@ from pipecycle.runs.records import Group, Record, grouped, load
 from pipecycle.runs.run import job_of, train_folders
 from pipecycle.runs.sweep import Sweep, check_effects, expand, read_sweep
 from pipecycle.schedule.schedule import Schedule
+from pipecycle.screen import training
 from pipecycle.showing import Shown
 from pipecycle.train.history import History
 from pipecycle.words import plural
@@ -123,10 +124,12 @@ def trained(configs: Iterable[Config], device: str = "auto") -> Comparison:
     """Plan and train configurations in this process, stacked on one device, without files."""
     from pipecycle.train.engine import train_many
 
-    jobs = [(config, job_of(config)) for config in configs]
-    for precision in sorted({config.train.precision for config, _ in jobs}):
-        some = [job for config, job in jobs if config.train.precision == precision]
-        train_many(some, device=device, precision=precision)  # type: ignore[arg-type]
+    configs = list(configs)
+    with training(f"training {plural(len(configs), 'run')}") as tick:
+        jobs = [(config, job_of(config)) for config in configs]
+        for precision in sorted({config.train.precision for config, _ in jobs}):
+            some = [job for config, job in jobs if config.train.precision == precision]
+            train_many(some, device=device, precision=precision, tick=tick)  # type: ignore[arg-type]
     return Comparison(tuple(grouped(Record.of(job.history, config) for config, job in jobs)))
 
 
@@ -158,5 +161,6 @@ def sweep(
     if out is None:
         return trained(runs.runs.values(), device)
     folders = runs.folders(Path(out))
-    train_folders(folders, device=device)
+    with training(f"training {plural(len(folders), 'run')}") as show:
+        train_folders(folders, device=device, show=show)
     return Comparison.load(*(folder.path for folder in folders))

@@ -210,7 +210,7 @@ def grouped(records: Iterable[Record]) -> list[Group]:
         trials[record.trial] = record
     groups = [tuple(trials[trial] for trial in sorted(trials)) for trials in by_facts.values()]
     if not groups:
-        raise InputError("no runs: needs at least one folder that `pipecycle run` has written")
+        raise InputError("no runs: needs at least one run folder, history or schedule")
     order = {name: place for place, name in enumerate(REGISTRY)}
     groups.sort(key=lambda records: (order.get(records[0].schedule.policy, len(order)), _rank(records[0])))
     named = labels([records[0].facts for records in groups], [records[0].is_run for records in groups])
