@@ -101,7 +101,9 @@ def test_save_show_and_diff(tmp_path: Path) -> None:
     other = run("diff", str(tmp_path / "a.npz"), str(tmp_path / "c.npz"), "--json")
     assert other.returncode == 1
     assert "meta.trial" in json.loads(other.stdout)["differs"]
-    assert "trial" in run("diff", str(tmp_path / "a.npz"), str(tmp_path / "c.npz")).stdout
+    narrow = pipecycle("diff", "a.npz", "c.npz", cwd=tmp_path, columns=60).stdout
+    assert "sessions_by_status.in_flight" in narrow  # nothing is cut off
+    assert "…" not in narrow
 
 
 def test_policies_teach_their_settings() -> None:
@@ -133,6 +135,8 @@ def test_config_teaches_and_is_a_configuration(tmp_path: Path) -> None:
     text = run("config", "pipecycle").stdout
     assert 'rotation = "longest-idle"  # Who joins when more clients are eligible than fit; one of' in text
     assert "lr = 0.05  # learning rate; above 0\n" in text
+    assert "; a number of at least 0 and below 1\n" in text
+    assert "none is" not in text
     assert 'harvest = "bernoulli:0.5"  # where energy comes from: a rate, bernoulli:RATE, markov:RATE,BURST,' in text
     assert "the policy's own default" not in text
 
@@ -246,7 +250,9 @@ def test_long_paths_are_not_broken_where_a_program_reads(tmp_path: Path) -> None
     assert f"saved to {folder / 's.npz'}\n" in done.stdout
     small = ("--clients", "5", "--slots", "60", "--device", "cpu")
     done = pipecycle("run", "fedavg", *small, "--out", str(folder / "r"), columns=60)
-    assert f"In {folder / 'r'}: config.toml, schedule.npz, metrics.csv, model.safetensors.\n" in done.stdout
+    assert (
+        f"In {folder / 'r'}: config.toml, schedule.npz, metrics.csv, model.safetensors, result.json.\n" in done.stdout
+    )
 
 
 def test_a_process_says_the_same(tmp_path: Path) -> None:

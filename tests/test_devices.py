@@ -291,7 +291,8 @@ def test_our_examples_can_be_planned(name: str) -> None:
     assert schedule.ancestry.events > 5
     figures = summarise(schedule)
     assert figures["hours"] == 1500 * devices.seconds / 3600
-    assert figures["joules"]["spent"] == pytest.approx(figures["energy"]["spent"] * devices.joules)
+    parts = figures["energy"] | figures["spent_on"]
+    assert figures["joules"] == {"unit": devices.joules} | {key: parts[key] * devices.joules for key in parts}
     assert "J spent in" in sentences(figures)["physically"]
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from pipecycle import (
     Costs,
     History,
     InputError,
+    Markov,
     Schedule,
     Watch,
     build,
@@ -194,6 +196,36 @@ def test_devices_that_differ_are_compared_like_any_other(tmp_path: Path) -> None
     assert "reason" in battery[1]  # the page says why it has no picture of these
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda plan_, learnt: train(learnt, plan_), r"^schedule = Problem\(.*: needs a Schedule \(plan\(\) makes one"),
+        (
+            lambda plan_, learnt: train(plan_, plan_),
+            r"^problem = Schedule\(.*: needs a Problem \(problem\(\) makes one",
+        ),
+        (lambda plan_, learnt: train(plan_, learnt, 100), r"^watch = 100: needs a Watch \(Watch\(every=100\)"),
+        (lambda plan_, learnt: plan("fedavg", costs=1.0), r"^costs = 1.0: needs Costs\(...\)"),
+        (lambda plan_, learnt: plan("fedavg", links=0.3), r"^links = 0.3: needs Links\(...\)"),
+        (lambda plan_, learnt: plan_.report("page.html", target=200), r"^target = 200: needs an accuracy in percent"),
+        (lambda plan_, learnt: Comparison.of([]), r"^no runs: needs at least one run folder, history or schedule"),
+    ],
+)
+def test_a_wrong_thing_is_one_sentence(call: Callable[..., object], said: str, schedule: Schedule) -> None:
+    with pytest.raises(InputError, match=said):
+        call(schedule, problem("digits", clients=6))
+
+
+def test_things_say_what_they_are_and_words_mean_the_same_as_on_the_command_line(schedule: Schedule) -> None:
+    assert repr(Bernoulli(0.3)) == "Bernoulli(rate=0.3)"
+    assert repr(Markov(0.3, 12)) == "Markov(rate=0.3, burst=12)"
+    assert repr(Bernoulli(np.full(500, 0.3))).startswith("Bernoulli(rate=500#")
+    even = problem("digits", clients=6, alpha="iid")
+    assert (even.split.indices == problem("digits", clients=6).split.indices).all()
+    with pytest.raises(InputError, match=r"needs one of .*, pipeline, mixing, battery$"):
+        schedule.plot("nothing")
+
+
 def test_runs_that_cannot_be_told_apart_need_names(history: History) -> None:
     with pytest.raises(InputError, match="two runs of pipecycle, trial 0, with the same settings: give them names"):
         Comparison.of([history, history])
@@ -262,19 +294,20 @@ def test_ctrl_c_in_a_sweep_is_what_python_users_expect_and_the_same_call_resumes
 
 
 def test_who_waits_at_a_terminal_sees_how_far_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     matrix, base = {"policy": ["fedavg", "mifa"]}, Config().changed({"world.clients": 6, "world.slots": 120})
     for terminal in (False, True):
         if terminal:
             monkeypatch.setenv("FORCE_COLOR", "1")
-        for work in (
-            lambda: compare(["fedavg", "mifa"], 1, base=base, device="cpu"),
-            lambda out=tmp_path / str(terminal): sweep(matrix, base=base, out=out, device="cpu"),
+        for what, work in (
+            ("pipecycle", lambda: train(schedule, problem("digits", clients=6), device="cpu")),
+            ("2 runs", lambda: compare(["fedavg", "mifa"], 1, base=base, device="cpu")),
+            ("2 runs", lambda out=tmp_path / str(terminal): sweep(matrix, base=base, out=out, device="cpu")),
         ):
             work()
             said = capsys.readouterr().err
-            assert ("training 2 runs" in said) == terminal
+            assert (f"training {what}" in said) == terminal
             assert terminal or not said
 
 

@@ -55,6 +55,8 @@ def test_the_relay_in_sentences() -> None:
     assert said["budget"] == "7 units, reached in slot 3"
     (warning,) = warnings(relay())
     assert warning.startswith("A chain has met only 2 of the 3 clients that took part")
+    alone = sentences(summarise(plan(FedAvg(), 1.0, 3, 90, session=5)))
+    assert alone["chains"] == "1, 3 aggregations deep; it has met 3 of 3 participants"
 
 
 def test_who_takes_part_and_what_is_worth_a_warning() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,6 +32,19 @@ def screen(*, stderr: bool = False) -> Console:
 def lead(words: str, rest: str, style: str = "bold") -> Text:
     """A sentence whose first words stand out."""
     return Text.assemble((words, style), rest)
+
+
+@contextmanager
+def training(what: str) -> Iterator[Callable[[Any], None] | None]:
+    """A bar for whoever waits at a terminal or in a notebook: what this yields is to be called after every stack.  A
+    program that trains is left in peace."""
+    console = screen(stderr=True)
+    if not (console.is_terminal or console.is_jupyter):
+        yield None
+        return
+    with progress() as bar:
+        task = bar.add_task(f"training {what}", total=None)
+        yield lambda engine: bar.update(task, completed=engine.steps_done, total=engine.steps_total)
 
 
 @contextmanager

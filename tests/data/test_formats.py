@@ -61,7 +61,7 @@ def arrays() -> dict[str, np.ndarray]:
 def test_npz(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", **arrays())  # type: ignore[arg-type]
     task = read_task(tmp_path / "mine.npz")
-    assert repr(task) == "Task(mine: 3 train, 2 test, 3, 3 classes)"
+    assert repr(task) == "Task(mine: 3 training and 2 test samples of 3 features, 3 classes)"
 
 
 def test_npz_without_a_key(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from .conftest import idx
 
 def test_digits() -> None:
     task = load("digits")
-    assert repr(task) == "Task(digits: 1,437 train, 360 test, 1x8x8, 10 classes)"
+    assert repr(task) == "Task(digits: 1,437 training and 360 test samples of 1x8x8, 10 classes)"
     assert abs(float(task.x_train.mean())) < 1e-3
     assert abs(float(task.x_train.std()) - 1.0) < 1e-3
     # The first image is a 0 whose upper row reads 0 0 5 13 9 1 0 0 out of 16.

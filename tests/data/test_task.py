@@ -21,7 +21,7 @@ def test_arrays_become_float32_and_int64() -> None:
     assert task.y_train.dtype == np.int64
     assert task.classes == 3
     assert task.shape == (3,)
-    assert repr(task) == "Task(arrays: 4 train, 2 test, 3, 3 classes)"
+    assert repr(task) == "Task(arrays: 4 training and 2 test samples of 3 features, 3 classes)"
 
 
 def test_lists_will_do() -> None:

@@ -152,7 +152,7 @@ def test_the_command_survives_being_killed(
         if how != signal.SIGKILL and running.returncode:
             assert running.returncode == 128 + how
             assert "run the same command again to resume" in output.replace("\n", " ")
-    assert "ended (finished)" in pipecycle(*RUN, str(folder)).stdout
+    assert " finished at " in pipecycle(*RUN, str(folder)).stdout
     assert files(folder) == whole
     assert not any(name.endswith((".partial", ".lock")) for _, _, names in os.walk(folder) for name in names)
 
@@ -162,7 +162,8 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     assert pipecycle(*base, "--slots", "60").returncode == 0
     other = pipecycle(*base, "--slots", "90")
     assert other.returncode == 2
-    assert "holds a run with another configuration" in other.stderr
+    assert "holds a run with another configuration (world.slots = 60); choose" in other.stderr
+    assert "(policy = fedavg, world.slots = 60)" in pipecycle("run", "mifa", *base[2:], "--slots", "90").stderr
     assert pipecycle(*base, "--slots", "90", "--fresh").returncode == 0
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("precious")

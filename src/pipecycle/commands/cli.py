@@ -45,29 +45,28 @@ def _reproduce() -> list[Any]:
 app = typer.Typer(
     name="pipecycle",
     help="Federated learning on harvested energy: plan who trains when, and see what each unit of energy buys.",
+    epilog="Start with `pipecycle plan pipecycle --groups 10`, which trains nothing, or `pipecycle compare`, which "
+    "needs no data of yours. `pipecycle COMMAND --help` explains a command.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(data_app, name="data", help="Data sets and how they are split between clients.")
-app.add_typer(deploy_app, name="deploy", help="A live federation over Flower, on this machine or on many.")
-for command in (
-    planning.plan,
-    playing.studio,
-    running.run,
-    comparing.compare,
-    sweeping.sweep,
-    *_reproduce(),
-    report,
-    figures,
-    tables,
-    theorising.theory,
-    planning.show,
-    planning.diff,
-    planning.policies,
-    sweeping.config,
-):
-    app.command()(command)
+PANELS: dict[str, list[Any]] = {
+    "Plan, without training": [planning.plan, playing.studio, planning.show, planning.diff, theorising.theory],
+    "Train": [running.run, comparing.compare, sweeping.sweep, *_reproduce()],
+    "Read what came out": [report, figures, tables],
+    "Look up": [planning.policies, sweeping.config],
+}
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
+app.add_typer(data_app, name="data", rich_help_panel="Data and devices")
+app.add_typer(
+    deploy_app,
+    name="deploy",
+    help="Run a live federation over Flower, on this machine or on many.",
+    rich_help_panel="Data and devices",
+)
 
 
 def _version(wanted: bool) -> None:

@@ -57,9 +57,9 @@ def compare(
         ),
     ] = None,
     *,
-    trials: Annotated[int, typer.Option(min=1, help="Trials; every scheduler meets the same ones.")] = 3,
+    trials: Annotated[int, typer.Option(min=1, metavar="N", help="Trials; every scheduler meets the same ones.")] = 3,
     groups: Annotated[
-        int | None, typer.Option(min=1, help="Groups, for schedulers that have them. \\[default: 5]")
+        int | None, typer.Option(min=1, metavar="N", help="Groups, for schedulers that have them. \\[default: 5]")
     ] = None,
     given: Given,
     target: Annotated[
@@ -82,12 +82,12 @@ def compare(
     fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
-    """Compare schedulers on the same data, weather and trials, and write a report.
+    """Compare schedulers on the same trials, with the same weather and data, and write a report.
 
     With no arguments, a demo: the paper's seven and PipeCycle+ on handwritten digits, forty clients that hold few
-    classes each and charge in half of all slots. Trials are paired, so the differences are too. What an entry says
-    itself wins over the options; --set groups=2 is for all schedulers that have groups. A run whose code or data (your
-    modules, .npz and .csv files) has changed is trained again."""
+    classes each and charge in half of all slots. Settings beside a scheduler's name win over options; --set groups=2
+    is for all schedulers that have groups. A run whose code or data (your modules, .npz and .csv files) has changed is
+    trained again. Example: pipecycle compare fedavg pipecycle+ --trials 5 --data mine.npz"""
     if given["data.validation"] is not None:
         given["look.on"] = "validation"
     check_execution(device, workers=workers)

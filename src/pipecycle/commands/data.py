@@ -34,17 +34,20 @@ from pipecycle.files import writable
 ROWS, COLUMNS = 40, 20
 """Clients and classes that the table of a split has room for; --json has all of them."""
 
-app = typer.Typer(help="Data sets and their splits over clients.", no_args_is_help=True)
+app = typer.Typer(help="Fetch and list data sets, and split them between clients.", no_args_is_help=True)
 
 
 @app.command()
 def fetch(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(CATALOGUE)}.", autocompletion=among(CATALOGUE))],
     source: Annotated[
-        str | None, typer.Option("--from", metavar="DIR_OR_URL", help="A folder, an archive or an address.")
+        str | None,
+        typer.Option("--from", metavar="DIR_OR_URL", help="Take it from a folder, an archive or an address of yours."),
     ] = None,
 ) -> None:
-    """Put a set into the cache, with its checksums verified."""
+    """Download a data set into the cache and verify its checksums.
+
+    Example: pipecycle data fetch cifar10"""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -67,7 +70,7 @@ def fetch(
 
 @app.command("list")
 def list_() -> None:
-    """The sets known by name, and whether they are in the cache."""
+    """List the data sets known by name, and say which are in the cache."""
     table = Table("name", "what", "cached", "size", box=None)
     for entry in CATALOGUE.values():
         if not entry.files:
@@ -82,15 +85,21 @@ def list_() -> None:
 
 @app.command("split")
 def split_(
-    data: Annotated[str, typer.Argument(help="A set's name or a .npz file.", autocompletion=among(CATALOGUE, ".npz"))],
+    data: Annotated[
+        str, typer.Argument(help="A data set's name or an .npz file.", autocompletion=among(CATALOGUE, ".npz"))
+    ],
     clients: Annotated[int, typer.Option(help="How many clients share it.")] = 100,
     alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration; without it the split is IID.")] = None,
-    samples: Annotated[int | None, typer.Option(help="Per client; default min(300, train // clients).")] = None,
-    trial: Annotated[int, typer.Option(help="Everything random depends on it.")] = 0,
+    samples: Annotated[
+        int | None, typer.Option(help="Samples per client. \\[default: min(300, all / clients)]")
+    ] = None,
+    trial: Annotated[int, typer.Option(help="Picks every random choice.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Save to this .npz or .json file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print class counts as json.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
-    """Draw a split and show each client's class counts."""
+    """Divide a data set between clients and show how many samples of each class they get.
+
+    Example: pipecycle data split digits --clients 10 --alpha 0.3 --out split.json"""
     if out is not None:
         kind(out)
         writable(out)

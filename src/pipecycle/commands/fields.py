@@ -14,6 +14,7 @@ import attrs
 import typer
 
 from pipecycle.data.catalogue import CATALOGUE
+from pipecycle.data.scale import SCALES
 from pipecycle.policies.registry import MODELS
 from pipecycle.runs.config import SECTIONS, SHORT, Config
 from pipecycle.world.devices_file import examples
@@ -46,6 +47,8 @@ COMPLETED = {
     "fleet": among(examples(), ".toml", ".csv"),
     "data": among(CATALOGUE, ".npz"),
     "model": among(MODELS),
+    "scale": among(SCALES),
+    "augment": among(("flip", "crop:", "none")),
 }
 
 

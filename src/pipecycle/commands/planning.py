@@ -9,11 +9,22 @@ from typing import Annotated
 
 import attrs
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from pipecycle.checks import some_units
 from pipecycle.commands.fields import Given, fields
-from pipecycle.commands.shared import ConfigFile, Json, PolicyName, Settings, configured, named, planned, settings
+from pipecycle.commands.shared import (
+    ConfigFile,
+    Json,
+    PolicyName,
+    Settings,
+    complete_policy,
+    configured,
+    named,
+    planned,
+    settings,
+)
 from pipecycle.files import writable
 from pipecycle.policies.registry import ELSEWHERE, policy_class
 from pipecycle.policies.settings import described
@@ -24,7 +35,7 @@ from pipecycle.runs.planning import model_of, priced_by_model
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.summary import flattened, sentences, summarise, warnings
 from pipecycle.screen import lead, screen
-from pipecycle.words import number
+from pipecycle.words import number, plural
 
 WORLD = ("policy.groups", "delta", "clients", "session", "slots", "budget", "trial", "harvest", "fleet")
 """Fields that plans and runs have options for; what they learn has more."""
@@ -42,7 +53,8 @@ def plan(
 ) -> None:
     """Plan a scheduler against simulated batteries: who trains when, from which model, at what cost.
 
-    Nothing is trained. Example: pipecycle plan pipecycle --groups 10 --delta 0.5 --set rotation=spread"""
+    Nothing is trained. Data and model only decide how updates are weighted and what FLDA's tables cost. Example:
+    pipecycle plan pipecycle --groups 10 --delta 0.5 --set rotation=spread"""
     named(policy, config)
     chosen = configured(Config(), config, policy, given, settings(set_ or []))
     if out is not None:
@@ -65,7 +77,9 @@ def show(
     budget: Annotated[float | None, typer.Option(help="Say when this many units had been spent.")] = None,
     as_json: Json = False,
 ) -> None:
-    """The figures and the picture of a saved schedule."""
+    """Print a saved schedule: its picture and its numbers.
+
+    Example: pipecycle show plan.npz --budget 10000"""
     if budget is not None:
         some_units.of("budget", budget)
     _print(Schedule.load(file), as_json, budget)
@@ -76,7 +90,9 @@ def diff(
     b: Annotated[Path, typer.Argument(help="Another.")],
     as_json: Json = False,
 ) -> None:
-    """What differs between two saved schedules; exit code 1 if anything does."""
+    """Say how two saved schedules differ; exit code 1 if they do.
+
+    Example: pipecycle diff a.npz b.npz"""
     first, second = Schedule.load(a), Schedule.load(b)
     differs = first.differences(second)
     left, right = flattened(summarise(first)), flattened(summarise(second))
@@ -88,8 +104,11 @@ def diff(
     if as_json:
         print(json.dumps({"equal": not differs, "differs": differs, "figures": figures}))
     else:
-        title = f"{len(differs)} columns or settings differ"
-        table = Table("figure", str(a), str(b), title=title, title_justify="left")
+        title = f"The schedules differ in {plural(len(differs), 'column')}. What they come to:"
+        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+        table.add_column(no_wrap=True)
+        for file in (a, b):
+            table.add_column(str(file), overflow="fold")
         for key, values in figures.items():
             table.add_row(key, number(values["a"]), number(values["b"]))
         screen().print(table if differs else "The schedules are identical.")
@@ -97,8 +116,16 @@ def diff(
         raise typer.Exit(1)
 
 
-def policies(policy: PolicyName = None, as_json: Json = False) -> None:
-    """The schedulers there are, with every setting: its default, what it means, and what is allowed.
+def policies(
+    policy: Annotated[
+        str | None,
+        typer.Argument(
+            help="One scheduler, or your own as module:Class. \\[default: all of ours]", autocompletion=complete_policy
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the schedulers with every setting: its default, what it means, and what is allowed.
 
     Example: pipecycle policies pipecycle"""
     from pipecycle.policies import REGISTRY

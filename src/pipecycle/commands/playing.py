@@ -11,6 +11,7 @@ import typer
 from pipecycle.checks import at_least
 from pipecycle.commands.fields import Given, fields
 from pipecycle.commands.running import folder_name
+from pipecycle.commands.shared import complete_policy
 from pipecycle.files import writable, write
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.runs.config import Config
@@ -32,8 +33,10 @@ def studio(
     policy: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="POLICY",
             help="A scheduler to show, twice for two side by side; your own are offered if they are given here as "
-            "module:Class."
+            "module:Class.",
+            autocompletion=complete_policy,
         ),
     ] = None,
     harvest: Annotated[
@@ -41,13 +44,16 @@ def studio(
         typer.Option(metavar="SPEC", help="Offer a harvest that reads a file, solar:FILE or csv:FILE."),
     ] = None,
     given: Given,
-    port: Annotated[int | None, typer.Option(help="Of this machine. \\[default: 8410, or any that is free]")] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Where the page is served on this machine. \\[default: 8410, or any that is free]"),
+    ] = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Print the address and open no browser.")] = False,
     out: Annotated[
         Path | None, typer.Option("--export", metavar="FILE", help="Write what would be shown as one page, and end.")
     ] = None,
 ) -> None:
-    """Play with schedules in the browser: every change of a setting plans and draws again, within a blink.
+    """Play with schedules in the browser: move a setting, and the plan is drawn again at once.
 
     Only this machine can open the page. Example: pipecycle studio --policy pipecycle --policy pipecycle+"""
     from pipecycle.studio.server import Studio, export

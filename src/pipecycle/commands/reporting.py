@@ -11,6 +11,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from pipecycle.commands.fields import among
 from pipecycle.errors import InputError
 from pipecycle.files import using, writable, writable_folder, write
 from pipecycle.report.tables import check_page, check_target, named, summary_rows
@@ -30,6 +31,7 @@ Labels = Annotated[
     typer.Option("--label", metavar="NAME=TEXT", help="What to call a scheduler; may be given several times."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object about what was written.")]
+KINDS = ("markdown", "latex", "json")
 
 
 def report(
@@ -39,7 +41,7 @@ def report(
     open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Runs as one self-contained HTML page: what was compared, what came out, and why.
+    """Write runs as one HTML page that needs no other file: what was compared, what came out, and why.
 
     Example: pipecycle report runs/* --out report.html --target 85"""
     from pipecycle.report.page import page
@@ -67,7 +69,13 @@ def figures(
     runs: Runs,
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("figures"),
     formats: Annotated[
-        str, typer.Option("--format", metavar="LIST", help="Any of png, pdf and svg, separated by commas.")
+        str,
+        typer.Option(
+            "--format",
+            metavar="LIST",
+            help="Any of png, pdf and svg, separated by commas.",
+            autocompletion=among(("png", "pdf", "svg")),
+        ),
     ] = "png,pdf",
     only: Only = None,
     labels: Labels = None,
@@ -77,7 +85,7 @@ def figures(
     target: Target = None,
     as_json: Json = False,
 ) -> None:
-    """Runs as figures for a paper: differences, accuracy, classes, energy, pipelines, batteries, participation.
+    """Draw figures for a paper: differences, accuracy, classes, energy, pipelines, batteries, participation.
 
     Example: pipecycle figures runs/* --only accuracy,differences --width 3.5 --label 'pipecycle+=Ours'"""
     from pipecycle.report import figures as drawing
@@ -116,16 +124,18 @@ def figures(
 
 def tables(
     runs: Runs,
-    kind: Annotated[str, typer.Option("--format", help="markdown, latex or json.")] = "markdown",
+    kind: Annotated[
+        str, typer.Option("--format", help="markdown, latex or json.", autocompletion=among(KINDS))
+    ] = "markdown",
     only: Only = None,
     labels: Labels = None,
     width: Annotated[
-        float | None, typer.Option(help="Of LaTeX tables, in inches; they get smaller type where they need it.")
+        float | None, typer.Option(help="Width of LaTeX tables in inches; they get smaller type where they need it.")
     ] = None,
     target: Target = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Runs as tables: accuracy, target (energy to reach it), energy (by purpose), sessions (fairness, lag, coverage).
+    """Print tables: accuracy, target (energy to reach it), energy (by purpose), sessions (fairness, lag, coverage).
 
     LaTeX tables need the package booktabs.
 
@@ -133,8 +143,8 @@ def tables(
     from pipecycle.report.markup import Fit, latex, markdown
 
     kind = "json" if as_json else kind
-    if kind not in ("markdown", "latex", "json"):
-        raise InputError(f"--format {kind}: needs one of markdown, latex, json")
+    if kind not in KINDS:
+        raise InputError(f"--format {kind}: needs one of {', '.join(KINDS)}")
     check_target(target)
     check_width(width)
     if width is not None and kind != "latex":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -38,10 +39,11 @@ from pipecycle.data.catalogue import CATALOGUE
 from pipecycle.files import writable_folder
 from pipecycle.runs.config import Config
 from pipecycle.runs.planning import check_learning
+from pipecycle.runs.records import ENDED
 from pipecycle.runs.run import RunFolder, train_folders
 from pipecycle.runs.sweep import check_effects
 from pipecycle.schedule.schedule import Schedule
-from pipecycle.screen import lead, progress, screen
+from pipecycle.screen import lead, progress, screen, training
 from pipecycle.stopping import Interrupted
 from pipecycle.words import number
 
@@ -62,7 +64,7 @@ def run(
     fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
-    """Plan a scheduler and train it on real data: accuracy against slots and energy, in a folder.
+    """Plan a scheduler and train it on real data; write accuracy against slots and energy to a folder.
 
     A finished run is shown; an interrupted one resumes and ends with the same bits. Example:
     pipecycle run pipecycle+ --groups 5 --data digits --slots 3000 --clients 40"""
@@ -98,11 +100,12 @@ def conduct(config: Config, out: Path | None, device: str, save_every: float, fr
         return
     final, budget = figures["final"], figures["at_budget"]
     reached = f"{number(final['slot'])} slots and {number(final['energy'])} units; best {final['best']:.1f} %."
-    ended = f" ended ({figures['ended']}) at {final['accuracy']:.1f} % after {reached}"
+    ended = f" {ENDED.get(figures['ended'], figures['ended'])} at {final['accuracy']:.1f} % after {reached}"
     console.print(lead(figures["policy"], ended))
     if config.world.budget is not None:
         console.print(f"Within {number(config.world.budget)} units: {budget['accuracy']:.1f} %.")
-    console.print(f"In {path}: config.toml, schedule.npz, metrics.csv, model.safetensors.")
+    console.print(f"In {path}: config.toml, schedule.npz, metrics.csv, model.safetensors, result.json.")
+    console.print(f"`pipecycle report {shlex.quote(str(path))}` makes a page of it.", soft_wrap=True)
 
 
 LONGEST = 200
@@ -141,9 +144,8 @@ def _train(folder: RunFolder, device: str, save_every: float, console: Console) 
                 live.update(lead("starting", f" {folder.config.policy}"))
                 train(show=lambda engine: live.update(_display(engine)))
         else:
-            with progress() as bar:
-                task = bar.add_task(f"training {folder.config.policy}", total=None)
-                train(show=lambda engine: bar.update(task, completed=engine.steps_done, total=engine.steps_total))
+            with training(f"training {folder.config.policy}") as show:
+                train(show=show)
     except Interrupted as stop:
         console.print(f"Stopped; run the same command again to resume {folder.path}.")
         raise stopped(stop) from None

@@ -56,8 +56,10 @@ PolicyName = Annotated[
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start from scratch instead of resuming.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")]
-Workers = Annotated[int | None, typer.Option(min=1, help="Processes on a CPU. \\[default: one per core]")]
+Device = Annotated[
+    str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.", autocompletion=among(("auto", "cpu", "cuda")))
+]
+Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Processes on a CPU. \\[default: one per core]")]
 SaveEvery = Annotated[float, typer.Option(help="Seconds between two checkpoints.")]
 
 

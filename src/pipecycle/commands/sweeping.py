@@ -11,6 +11,7 @@ import attrs
 import typer
 from rich.console import Console
 
+from pipecycle.commands.fields import among
 from pipecycle.commands.shared import (
     ConfigFile,
     Device,
@@ -51,13 +52,16 @@ def sweep(
     ] = False,
     device: Device = "auto",
     workers: Workers = None,
-    on: Annotated[str, typer.Option(help="local, or ray to hand the runs to a Ray cluster.")] = "local",
+    on: Annotated[
+        str,
+        typer.Option(help="local, or ray to hand the runs to a Ray cluster.", autocompletion=among(("local", "ray"))),
+    ] = "local",
     address: Annotated[str | None, typer.Option(help="The Ray cluster's address. \\[default: start one here]")] = None,
     save_every: SaveEvery = 60.0,
     fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
-    """Run every combination of a matrix; finished runs are skipped, a stopped sweep resumes.
+    """Run every combination of the settings in a file; finished runs are skipped, a stopped sweep resumes.
 
     A run whose code or data (your modules, .npz and .csv files) has changed is trained again. All evaluations end up
     in one tidy file, results.parquet (and results.csv). A file such as
@@ -221,9 +225,10 @@ def save_results(folders: list[RunFolder], home: Path) -> int:
 
 
 def config(policy: PolicyName = None, file: ConfigFile = None, set_: Settings = None, as_json: Json = False) -> None:
-    """The whole configuration that a run would have, with a sentence for each field.
+    """Print the whole configuration of a run, with a sentence for each field.
 
-    What it prints is a valid configuration file."""
+    What it prints is a valid configuration file. Example: pipecycle config pipecycle > mine.toml; pipecycle run
+    --config mine.toml"""
     chosen = configured(Config(), file, policy, {}, settings(set_ or []))
     if as_json:
         values: dict[str, Any] = {"policy": {"name": chosen.policy, **chosen.settings}}

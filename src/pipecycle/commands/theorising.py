@@ -13,7 +13,7 @@ from rich.progress import Progress, TaskID
 
 from pipecycle.checks import MOST_PLANS, at_least
 from pipecycle.commands.fields import Given, fields
-from pipecycle.commands.shared import Json, check_execution, configured
+from pipecycle.commands.shared import Json, check_execution, complete_policy, configured
 from pipecycle.errors import InputError, shown
 from pipecycle.files import writable, write
 from pipecycle.runs.config import Config
@@ -32,8 +32,13 @@ def theory(
         str | None, typer.Option(help="Which G to look at, such as 1,2,5-8. \\[default: 1,2,5,10 and those measured]")
     ] = None,
     given: Given,
-    policy: Annotated[str | None, typer.Option(help="A scheduler that has groups. \\[default: pipecycle]")] = None,
-    smoothness: Annotated[float | None, typer.Option("--L", help="Smoothness. \\[default: 1]")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="A scheduler that has groups. \\[default: pipecycle]", autocompletion=complete_policy),
+    ] = None,
+    smoothness: Annotated[
+        float | None, typer.Option("--L", help="Smoothness of the clients' losses. \\[default: 1]")
+    ] = None,
     sigma2: Annotated[float | None, typer.Option(help="Variance of a stochastic gradient. \\[default: 1]")] = None,
     alpha: Annotated[
         float | None,
@@ -45,13 +50,20 @@ def theory(
             help="Largest distance between a group's mean gradient and the mean over all clients. \\[default: 0.1]"
         ),
     ] = None,
-    omega2: Annotated[float | None, typer.Option(help="Largest sum of squared weights. \\[default: 1]")] = None,
-    gap: Annotated[float | None, typer.Option(help="f(x_0) - f*. \\[default: 2.3]")] = None,
+    omega2: Annotated[
+        float | None, typer.Option(help="Largest sum of squared weights in a group. \\[default: 1]")
+    ] = None,
+    gap: Annotated[
+        float | None, typer.Option(help="Loss at the start less the smallest possible, f(x_0) - f*. \\[default: 2.3]")
+    ] = None,
     measure: Annotated[
         list[Path] | None,
-        typer.Option(help="A finished run, or a folder of them (a sweep): measure the constants there. Repeatable."),
+        typer.Option(
+            metavar="RUN",
+            help="A finished run, or a folder of them (a sweep): measure the constants there. Repeatable.",
+        ),
     ] = None,
-    models: Annotated[int, typer.Option(min=2, help="Models to look at in each run.")] = 9,
+    models: Annotated[int, typer.Option(min=2, metavar="N", help="Models to look at in each run.")] = 9,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER; for --measure.")] = "auto",
     figure: Annotated[Path | None, typer.Option(help="Draw it: a .png, .pdf or .svg file.")] = None,
     steps: Annotated[
@@ -60,7 +72,7 @@ def theory(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """The paper's bound and its best G at your settings, whether they say anything, and what to choose instead.
+    """Evaluate the paper's bound and best G at your settings, say whether they help, and recommend a G.
 
     The recommendation comes from plans of every G, and from runs where --measure names some. Examples:
     pipecycle theory --groups 1-10 --delta 0.3; pipecycle theory --measure runs/my-sweep --figure theory.png"""

@@ -121,6 +121,6 @@ class Task:
         return self.x_train.shape[1:]
 
     def __repr__(self) -> str:
-        shape = "x".join(map(str, self.shape))
-        sizes = f"{len(self.y_train):,} train, {len(self.y_test):,} test"
-        return f"Task({self.name}: {sizes}, {shape}, {self.classes} classes)"
+        of = f"{self.shape[0]:,} features" if len(self.shape) == 1 else "x".join(map(str, self.shape))
+        sizes = f"{len(self.y_train):,} training and {len(self.y_test):,} test samples"
+        return f"Task({self.name}: {sizes} of {of}, {self.classes} classes)"

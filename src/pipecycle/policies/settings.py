@@ -45,7 +45,8 @@ def allowed(field: Any) -> str:
     """What a field's check allows, in words; empty if it has none of ours."""
     if not isinstance(field.validator, Check):
         return ""
-    return str(field.validator.fault(object()) or "").removeprefix("a number ").strip()
+    needs = str(field.validator.fault(object()) or "")
+    return needs if needs.startswith("a number of ") else needs.removeprefix("a number ").strip()
 
 
 def _typed(hint: Any) -> str:

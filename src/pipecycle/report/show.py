@@ -166,7 +166,7 @@ def plot(what: What, kind: str | None = None) -> Figure:
     return figure
 
 
-_WHOSE = ("pipeline_", "battery_")
+_WHOSE = ("pipeline_", "battery_", "mixing_")
 
 
 def _usual(what: What, groups: Sequence[Group]) -> str:

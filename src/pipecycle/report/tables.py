@@ -81,7 +81,7 @@ def check_page(path: Path) -> None:
 
 def check_target(target: float | None) -> None:
     if target is not None and not 1 <= target <= 100:
-        raise InputError(f"--target {target:g}: needs an accuracy in percent, from 1 to 100")
+        raise InputError(f"target = {target:g}: needs an accuracy in percent, from 1 to 100")
 
 
 def summary_rows(groups: Sequence[Group], target: float | None = None) -> list[Summary]:

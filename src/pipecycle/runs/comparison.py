@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from pipecycle.runs.records import Group, Record, grouped, load
 from pipecycle.runs.run import job_of, train_folders
 from pipecycle.runs.sweep import Sweep, check_effects, expand, read_sweep
 from pipecycle.schedule.schedule import Schedule
-from pipecycle.screen import progress, screen
+from pipecycle.screen import training
 from pipecycle.showing import Shown
 from pipecycle.stopping import Interrupted
 from pipecycle.train.history import History
@@ -25,8 +24,6 @@ from pipecycle.words import plural
 
 if TYPE_CHECKING:
     import pandas
-
-    from pipecycle.train.engine import Engine
 
 Run = History | Schedule
 
@@ -129,29 +126,12 @@ def trained(configs: Collection[Config], device: str = "auto") -> Comparison:
     """Plan and train configurations in this process, stacked on one device, without files."""
     from pipecycle.train.engine import train_many
 
-    with _watched(len(configs)) as tick:
+    with training(plural(len(configs), "run")) as tick:
         jobs = [(config, job_of(config)) for config in configs]
         for precision in sorted({config.train.precision for config, _ in jobs}):
             some = [job for config, job in jobs if config.train.precision == precision]
             train_many(some, device=device, precision=precision, tick=tick)  # type: ignore[arg-type]
     return Comparison(tuple(grouped(Record.of(job.history, config) for config, job in jobs)))
-
-
-@contextmanager
-def _watched(runs: int) -> Iterator[Callable[[Engine], None] | None]:
-    """The progress that a command shows, for whoever waits at a terminal or a notebook; a program is left in peace."""
-    console = screen(stderr=True)
-    if not (console.is_terminal or console.is_jupyter):
-        yield None
-        return
-    with progress() as bar:
-        task = bar.add_task(f"planning {plural(runs, 'run')}", total=None)
-
-        def tick(engine: Engine) -> None:
-            words = f"training {plural(runs, 'run')}"
-            bar.update(task, description=words, completed=engine.steps_done, total=engine.steps_total)
-
-        yield tick
 
 
 def sweep(
@@ -183,7 +163,7 @@ def sweep(
     if out is None:
         return trained(runs.runs.values(), device)
     folders = runs.folders(Path(out))
-    with _watched(sum(not folder.finished for folder in folders)) as show:
+    with training(plural(sum(not folder.finished for folder in folders), "run")) as show:
         try:
             train_folders(folders, device=device, show=show)
         except Interrupted as stop:  # what Python users expect

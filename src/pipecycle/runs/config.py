@@ -91,10 +91,10 @@ class WorldSection:
     """Clients, batteries and weather."""
 
     clients: int = setting(100, "how many clients", some_clients)
-    session: int = setting(20, "slots and units of one session (B)", some_slots)
-    slots: int = setting(15_000, "horizon in slots", some_slots)
+    session: int = setting(20, "training slots of a session, one step in each (B)", some_slots)
+    slots: int = setting(15_000, "how many slots, at most", some_slots)
     harvest: str = setting("bernoulli:0.5", f"where energy comes from: a rate, {HARVESTS}", _harvest)
-    trial: int = setting(0, "picks weather, split and every random choice", at_least(0))
+    trial: int = setting(0, "picks weather, split and every other random choice", at_least(0))
     capacity: float = setting(1e6, "units that a battery holds", checks.some_units)
     initial: float = setting(0.0, "units in every battery before slot 0", checks.units)
     budget: float | None = setting(None, "units after which the run ends", checks.some_units)
@@ -138,14 +138,14 @@ class TrainSection:
 
     model: str = setting("mlp", "the model: mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory", _model)
     lr: float = setting(0.05, "learning rate", number(above=0))
-    momentum: float = setting(0.0, "within a session", number(least=0, below=1))
-    weight_decay: float = setting(0.0, "pull towards zero", number(least=0))
+    momentum: float = setting(0.0, "momentum of SGD, from zero in every session", number(least=0, below=1))
+    weight_decay: float = setting(0.0, "weight decay: pull towards zero", number(least=0))
     proximal: float = setting(0.0, "pull towards the reference (FedProx)", number(least=0))
     lr_decay: float = setting(1.0, "factor on the learning rate per 1,000 slots", share)
     batch: int = setting(15, "samples per step", at_least(1, "sample", most=checks.MOST_BATCH))
     replacement: bool = setting(False, "draw batches independently instead of in passes", flag)
     distillation: float = setting(0.1, "FLDA: weight of the teacher's term", number(least=0))
-    precision: str = setting("fp32", "of products on a GPU; weights are fp32", one_of("fp32", "tf32", "bf16"))
+    precision: str = setting("fp32", "precision of products on a GPU; weights are fp32", one_of("fp32", "tf32", "bf16"))
     augment: str | None = field(
         default=None,
         converter=_augment,

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from pipecycle.train.history import History
 
+ENDED = {"finished": "finished", "early": "stopped early (saturated)", "diverged": "diverged"}
+"""How a run can have ended, as people read it."""
+
 
 @frozen(eq=False, slots=False)
 class Record:
@@ -81,9 +84,8 @@ class Record:
         """As people read it."""
         if not self.is_run:
             return "planned only"
-        words = {"finished": "finished", "early": "stopped early (saturated)", "diverged": "diverged"}
         if self.ended is not None:
-            return words.get(self.ended, self.ended)
+            return ENDED.get(self.ended, self.ended)
         if self.metrics is None:
             return "unfinished, nothing evaluated yet"
         return f"unfinished, evaluated up to slot {int(self.metrics.slot[-1]):,}"
@@ -208,7 +210,7 @@ def grouped(records: Iterable[Record]) -> list[Group]:
         trials[record.trial] = record
     groups = [tuple(trials[trial] for trial in sorted(trials)) for trials in by_facts.values()]
     if not groups:
-        raise InputError("no runs: needs at least one folder that `pipecycle run` has written")
+        raise InputError("no runs: needs at least one run folder, history or schedule")
     order = {name: place for place, name in enumerate(REGISTRY)}
     groups.sort(key=lambda records: (order.get(records[0].schedule.policy, len(order)), _rank(records[0])))
     named = labels([records[0].facts for records in groups], [records[0].is_run for records in groups])

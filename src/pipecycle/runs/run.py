@@ -14,7 +14,7 @@ import attrs
 from attrs import frozen
 
 from pipecycle.checks import seconds
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, shown
 from pipecycle.files import tidy, using, write
 from pipecycle.policies.registry import policy_class, revision
 from pipecycle.runs import folders as disk
@@ -24,6 +24,7 @@ from pipecycle.runs.planning import judged_of, plan_of, planned_ahead
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.summary import summarise
 from pipecycle.stopping import Interrupted, Stop
+from pipecycle.words import some
 
 if TYPE_CHECKING:
     from pipecycle.train.engine import Engine
@@ -119,7 +120,7 @@ class RunFolder:
         number = revision(policy_class(self.config.policy))
         former = text == mine.replace(f"revision = {number}\n", "", 1)
         earlier = f"of an earlier {self.config.policy}, which was another algorithm"
-        other = earlier if former else "with another configuration"
+        other = earlier if former else f"with another configuration{_difference(known, self.config)}"
         raise InputError(f"{self.path}: holds a run {other}; choose another folder, or --fresh")
 
     @property
@@ -294,6 +295,18 @@ def train_folders(
     finally:
         for folder in folders:
             folder.release()
+
+
+def _difference(file: Path, mine: Config) -> str:
+    """Where a run's recorded configuration differs from this one, in brackets; nothing if it cannot be read."""
+    try:
+        theirs = read_recorded(file)
+    except InputError:
+        return ""
+    held, asked = ({"policy": it.policy, **it.stated(), **it.fields()} for it in (theirs, mine))
+    keys = [key for key in {**held, **asked} if held.get(key) != asked.get(key)]
+    words = [f"no {key}" if held.get(key) is None else f"{key} = {shown(held[key])}" for key in keys]
+    return f" ({some(words, 3)})" if words else ""
 
 
 @cache

@@ -180,6 +180,9 @@ def fleet_of(
     **usual: Any,
 ) -> Fleet:
     """The ideal fleet where nothing leaks, idles, fails or is fetched, which plans as fast as can be."""
+    for name, given, kind in (("costs", costs, Costs), ("links", links, Links)):
+        if given is not None and not isinstance(given, kind):
+            raise InputError(f"{name} = {shown(given)}: needs {kind.__name__}(...)")
     costs = costs or Costs()
     if not getattr(policy, "fetches", True):
         costs = evolve(costs, download=0.0)

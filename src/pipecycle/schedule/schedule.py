@@ -220,6 +220,7 @@ class Schedule(Shown):
 
     @property
     def slots(self) -> int:
+        """How many slots have elapsed."""
         return len(self.energy.harvested)
 
     @property
@@ -255,6 +256,7 @@ class Schedule(Shown):
         return int((self.sessions.status == Status.UNUSED).sum()) + int(makers.sum())
 
     def status_counts(self) -> dict[str, int]:
+        """How many sessions were used, unused, lost, declined and in flight."""
         counts = np.bincount(self.sessions.status, minlength=len(Status))
         return {status.name.lower(): int(counts[status]) for status in Status}
 

@@ -31,6 +31,14 @@ def summarise(schedule: Schedule, budget: float | None = None) -> dict[str, Any]
     sizes, lags, chains = ancestry.group_sizes, ancestry.lags, ancestry.chains
     coverage = np.array([chain.coverage for chain in chains])
     status = schedule.status_counts()
+    ledger = {
+        "harvested": units(int(energy.harvested[-1])),
+        "spent": units(int(energy.spent[-1])),
+        "stored": units(int(energy.level.sum())),
+        "overflowed": units(int(energy.overflowed[-1])),
+        **{name: units(int(total[-1])) for name, total in energy.drains_by_cause.items()},
+    }
+    purposes = {name: units(int(total[-1])) for name, total in energy.purposes.items()}
     return {
         "policy": schedule.policy,
         "settings": schedule.meta["settings"],
@@ -44,15 +52,9 @@ def summarise(schedule: Schedule, budget: float | None = None) -> dict[str, Any]
         "aggregations": ancestry.events,
         "published": len(schedule.publications.version),
         "discarded": int(schedule.versions.discarded.sum()),
-        "energy": {
-            "harvested": units(int(energy.harvested[-1])),
-            "spent": units(int(energy.spent[-1])),
-            "stored": units(int(energy.level.sum())),
-            "overflowed": units(int(energy.overflowed[-1])),
-            **{name: units(int(total[-1])) for name, total in energy.drains_by_cause.items()},
-        },
-        "spent_on": {name: units(int(total[-1])) for name, total in energy.purposes.items()},
-        **_physical(schedule),
+        "energy": ledger,
+        "spent_on": purposes,
+        **_physical(schedule, ledger | purposes),
         "budget": budget,
         "budget_slot": None if budget is None else schedule.budget_slot(budget),
         "group_size": {"mean": mean(sizes), "max": int(sizes.max()) if len(sizes) else None},
@@ -80,14 +82,13 @@ def flattened(figures: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _physical(schedule: Schedule) -> dict[str, Any]:
+def _physical(schedule: Schedule, in_units: Mapping[str, float]) -> dict[str, Any]:
     """In joules and hours, where the fleet says what a unit and a slot are."""
-    meta, energy = schedule.meta, schedule.energy
+    meta = schedule.meta
     joules, seconds = meta.get("joules"), meta.get("slot_seconds")
     figures: dict[str, Any] = {"fleet": meta["fleet"]} if "fleet" in meta else {}
     if joules is not None:
-        totals = {"harvested": energy.harvested, "spent": energy.spent}
-        figures["joules"] = {"unit": joules} | {key: units(int(total[-1])) * joules for key, total in totals.items()}
+        figures["joules"] = {"unit": joules} | {part: count * joules for part, count in in_units.items()}
     if seconds is not None:
         figures["hours"] = schedule.slots * seconds / 3600
     return figures
@@ -121,13 +122,13 @@ def sentences(figures: dict[str, Any]) -> dict[str, str]:
     if figures["max_concurrent_groups"] is not None:
         lines["groups"] = f"at most {number(figures['max_concurrent_groups'])} in training at once"
     if figures["aggregations"]:
-        lines["lag"] = (
-            f"{number(lag['mean'])} on average, {number(lag['max'])} at most; "
-            f"largest tau - pi(tau) {number(figures['ancestry_max'])}"
+        lines["lag"] = f"{number(lag['mean'])} on average, {number(lag['max'])} at most"
+        fewest, average = number(chains["coverage_min"]), number(chains["coverage_mean"])
+        met = (
+            f"it has met {fewest}" if chains["count"] == 1 else f"they have met {fewest} (fewest) and {average} (mean)"
         )
         lines["chains"] = (
-            f"{chains['count']}, {number(chains['depth_max'])} aggregations deep; they have met "
-            f"{number(chains['coverage_min'])} (fewest) and {number(chains['coverage_mean'])} (mean) of "
+            f"{chains['count']}, {number(chains['depth_max'])} aggregations deep; {met} of "
             f"{number(figures['participants'])} participants"
         )
     if figures["fairness"] is not None:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import inspect
 import sys
+from contextlib import nullcontext
 from functools import wraps
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
+
+from pipecycle.screen import training
 
 if TYPE_CHECKING:
     from pipecycle.schedule.schedule import Schedule
@@ -48,7 +51,8 @@ def train(
     """Train a schedule on a problem and return what it has shown.
 
     `watch` says when models are evaluated; `device` is auto, cpu, cuda or cuda:NUMBER.  `precision` is that of
-    products on a GPU, `trainer` and `width` choose how sessions are stacked, `tick` is called after every stack.
+    products on a GPU, `trainer` and `width` choose how sessions are stacked.  `tick` is called after every stack;
+    without it, a bar in a terminal or a notebook shows how far the training is.
 
     >>> from pipecycle import Watch, plan, problem, train
     >>> schedule = plan("pipecycle+", harvest=0.5, clients=10, slots=300)
@@ -58,7 +62,8 @@ def train(
     from pipecycle.train.job import Job
 
     jobs = [Job(schedule, problem, watch)]
-    return train_many(jobs, device=device, precision=precision, trainer=trainer, width=width, tick=tick)[0]
+    with training(schedule.policy) if tick is None else nullcontext(tick) as told:
+        return train_many(jobs, device=device, precision=precision, trainer=trainer, width=width, tick=told)[0]
 
 
 def __getattr__(name: str) -> object:

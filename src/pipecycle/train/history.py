@@ -33,7 +33,7 @@ class Look:
     every: int = setting(150, "slots between two evaluations", some_slots)
     clients_every: int | None = setting(
         None,
-        "slots between two means over all clients' own models; none is never",
+        "slots between two evaluations of all clients' own models; if not set, never",
         some_slots,
     )
     early_stop: EarlyStop = setting(  # noqa: RUF009
@@ -50,7 +50,7 @@ class Look:
     )
     on: str | None = setting(
         None,
-        "the samples that accuracy and early stopping are about; none is test",
+        "the samples that accuracy and early stopping are about; if not set, test",
         one_of("test", "validation"),
         key="look.on",
     )
@@ -166,6 +166,7 @@ class History(Shown):
     """What decided the outcome besides the schedule: `data.alpha`, `train.lr` and so on."""
 
     def record(self, point: Checkpoint, score: Score, clients_accuracy: float | None) -> None:
+        """Add an evaluation, and see whether the run has ended with it."""
         reached = [score.accuracy, *(row.best for row in self.rows[-1:])]
         best = max((value for value in reached if not isnan(value)), default=nan)  # nobody may have answered
         row = Row(
@@ -215,12 +216,14 @@ class History(Shown):
         return self.rows[self.metrics.at_budget]
 
     def columns(self) -> list[str]:
+        """The columns of metrics.csv."""
         classes = len(self.rows[0].by_class) if self.rows else 0
         clients = any(row.clients_accuracy is not None for row in self.rows)
         names = [name.name for name in attrs.fields(Row) if name.name not in ("by_class", "clients_accuracy")]
         return names + ["clients_accuracy"] * clients + [f"class_{index}" for index in range(classes)]
 
     def records(self) -> list[dict[str, Any]]:
+        """The rows of metrics.csv."""
         out = []
         for row in self.rows:
             values = attrs.asdict(row, recurse=False)
@@ -230,6 +233,7 @@ class History(Shown):
         return out
 
     def frame(self) -> pandas.DataFrame:
+        """A row per evaluation, with the columns of metrics.csv."""
         import pandas
 
         return pandas.DataFrame.from_records(self.records(), columns=self.columns())

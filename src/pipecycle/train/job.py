@@ -10,7 +10,7 @@ from attrs import asdict, evolve, field, frozen
 from torch import Tensor
 
 from pipecycle.checks import some_units
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, shown
 from pipecycle.schedule.ancestry import owners
 from pipecycle.schedule.averages import serve
 from pipecycle.schedule.schedule import Schedule
@@ -61,6 +61,13 @@ class Job:
         name: str = "",
         probe: Probe | None = None,
     ) -> None:
+        for what, given, kind, maker in (
+            ("schedule", schedule, Schedule, "plan() makes one"),
+            ("problem", problem, Problem, "problem() makes one"),
+            ("watch", watch or Watch(), Watch, "Watch(every=100), say"),
+        ):
+            if not isinstance(given, kind):
+                raise InputError(f"{what} = {shown(given)}: needs a {kind.__name__} ({maker})")
         if schedule.clients != len(problem.split):
             raise InputError(f"the schedule has {schedule.clients} clients and the split {len(problem.split)}")
         used = problem.samples(schedule.length)

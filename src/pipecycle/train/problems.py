@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -72,6 +72,7 @@ class Problem:
 
     @property
     def size(self) -> int:
+        """Parameters of the model."""
         return models.size(self.module)
 
     def samples(self, session: ArrayLike) -> Ints:
@@ -79,6 +80,7 @@ class Problem:
         return self.split.used(session, self.training.batch)
 
     def batches(self, steps: int) -> Batches:
+        """Which samples every client draws, for sessions of so many steps."""
         return Batches(self.split, self.trial, steps, self.training.batch, self.training.replacement)
 
     def views(self, steps: int) -> Views | None:
@@ -101,7 +103,7 @@ def problem(
     model: str | nn.Module = "mlp",
     *,
     clients: int = 100,
-    alpha: float | None = None,
+    alpha: float | Literal["iid"] | None = None,
     samples: int | None = None,
     trial: int = 0,
     split: Split | None = None,
@@ -109,14 +111,15 @@ def problem(
     scale: str | None = None,
     augment: str | None = None,
 ) -> Problem:
-    """A problem by name: `alpha` None divides the data IID, a number by Dirichlet(alpha); the trial decides the
-    split, the test samples, the initial weights, every batch and every view of an image.  `scale` is how bytes become
-    numbers (see `Task`), `augment` wins over that of `training`.
+    """A problem by name: without `alpha` (or with "iid") the data are divided IID, with a number by Dirichlet(alpha).
+    The trial decides the split, the test samples, the initial weights, every batch and every view of an image.
+    `scale` is how bytes become numbers (see `Task`), `augment` wins over that of `training`.
 
     >>> problem("digits", "mlp", clients=10, alpha=0.3)
     Problem(digits, 10 clients, 4,810 parameters, trial 0)
     """
     at_least(0).of("trial", trial)
+    alpha = None if alpha == "iid" else alpha
     task = load(data, scale)
     training = training or Training()
     if augment is not None:

@@ -108,7 +108,7 @@ def digest_or_number(values: Floats) -> str:
 class Bernoulli:
     """One unit with probability `rate` in every slot, independently; one rate for all or one per client."""
 
-    rate: Floats = field(converter=_rate)
+    rate: Floats = field(converter=_rate, repr=digest_or_number)
 
     def __str__(self) -> str:
         return f"bernoulli:{digest_or_number(self.rate)}"
@@ -167,7 +167,7 @@ class Markov:
     """Bursts: while on, a client gains one unit per slot.  `rate` is the long-run share of slots that are on,
     `burst` the mean length of an on-period in slots; the first slot is drawn from the long run."""
 
-    rate: Floats = field(converter=_rate)
+    rate: Floats = field(converter=_rate, repr=digest_or_number)
     burst: float = field(default=10.0, validator=number(least=1, most=1e12))
 
     def __attrs_post_init__(self) -> None:
