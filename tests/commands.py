@@ -19,6 +19,7 @@ from socketserver import BaseServer
 import pytest
 
 from pipecycle.commands import cli
+from pipecycle.stopping import listening
 
 Done = subprocess.CompletedProcess[str]
 Running = subprocess.Popen[str]
@@ -57,7 +58,7 @@ def serving(server: BaseServer) -> Iterator[None]:
 def pipecycle(*arguments: str, cwd: Path | None = None, columns: int = 80) -> Done:
     """The command in this process: nothing heavy is imported again, and a warning is an error."""
     out, error = io.StringIO(), io.StringIO()
-    with working_in(cwd) as patch:
+    with working_in(cwd) as patch, listening(signal.default_int_handler):
         patch.setattr(sys, "argv", ["pipecycle", *arguments])
         patch.setenv("COLUMNS", str(columns))
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error), pytest.raises(SystemExit) as ended:

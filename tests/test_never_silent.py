@@ -32,6 +32,16 @@ def test_stopped_while_the_command_is_imported(number: signal.Signals, tmp_path:
     assert "Traceback" not in rest
 
 
+def test_stopped_when_everything_is_done_but_python_is_still_there() -> None:
+    code = (
+        "import atexit, os, sys; from pipecycle.commands.cli import main; sys.argv = ['pipecycle', '--version'];"
+        "atexit.register(lambda: os.kill(os.getpid(), 2)); main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
+    assert done.stdout.startswith("pipecycle ")
+
+
 def test_ctrl_c_is_heard_before_anything_that_takes_time_is_imported() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", "import pipecycle"], capture_output=True, text=True

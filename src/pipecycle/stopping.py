@@ -44,6 +44,14 @@ def obey_signals() -> None:
         signal.signal(signal.SIGINT, obey)
 
 
+def end_at_signals() -> None:
+    """Ctrl-C and SIGTERM end the process at once, without a word: all that is left to stop is Python, which takes
+    itself down."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: os._exit(128 + number))
+
+
 def _importing(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":

@@ -30,7 +30,7 @@ from pipecycle.commands.usage import usage
 from pipecycle.errors import LONGEST, InputError, own_code, sentence, shown
 from pipecycle.files import reason, write
 from pipecycle.starting import STOPPED
-from pipecycle.stopping import Terminated, obey_signals
+from pipecycle.stopping import Terminated, end_at_signals, obey_signals
 
 
 def _reproduce() -> list[Any]:
@@ -125,9 +125,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _refuse_empty(wanted)
         code = _command()(wanted, standalone_mode=False) or 0
         sys.stdout.flush()
+        end_at_signals()
     except BrokenPipeError:
         _give_up_stdout()
     except BaseException as error:  # a user's code may raise any kind
+        end_at_signals()
         if wanted != given:
             traceback.print_exc()
         code = _exit_code(error, given)
