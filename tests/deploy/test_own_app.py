@@ -120,7 +120,7 @@ def test_it_is_scheduled_as_it_is(tmp_path: Path, deploy: Deploy) -> None:
     assert made.returncode == 0, made.stderr
     assert "schedules 2 nodes; its settings are in" in made.stdout  # what it learns is its own affair
     assert 'partition = "by-street"' in (home / "pyproject.toml").read_text()
-    code, said, seen = watched(home, "--json", "--set", "evaluate-every=3", "--set", "evaluate-clients=1")
+    code, said, seen = watched(home, "--json", "--set", "evaluate-every=5", "--set", "evaluate-clients=1")
     assert code == 0, said
     model = load_file(home / "run" / "model.safetensors")
     sessions = int(model["seen"]) // 2
@@ -130,7 +130,7 @@ def test_it_is_scheduled_as_it_is(tmp_path: Path, deploy: Deploy) -> None:
     uploads = books[0]["uploads"] // UNIT
     assert books[0]["training"] == 2 * UNIT * uploads > 0  # two steps of four, as it counted
     assert books[1]["training"] == books[1]["uploads"] == 0  # it failed before its first step
-    assert "evaluate-every = 3" in (home / "federation" / "run.toml").read_text()
+    assert "evaluate-every = 5" in (home / "federation" / "run.toml").read_text()
     log = "".join(path.read_text() for path in (home / "federation" / "logs").iterdir())
     assert "slot 5 of 5: version" in log
     evaluations = [event for event in read_trace(home / "run" / "trace.jsonl") if event["event"] == "evaluation"]

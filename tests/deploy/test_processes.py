@@ -24,7 +24,7 @@ import pipecycle  # noqa: E402
 from pipecycle.commands.live_app import write_app  # noqa: E402
 from pipecycle.deploy import RunSettings  # noqa: E402
 from pipecycle.deploy.local.certificates import make_authority, make_node_key  # noqa: E402
-from pipecycle.deploy.local.federation import Federation  # noqa: E402
+from pipecycle.deploy.local.federation import LOOKS, Federation  # noqa: E402
 from pipecycle.deploy.local.loopback import SWITCHES  # noqa: E402
 from pipecycle.deploy.local.processes import members  # noqa: E402
 from pipecycle.deploy.local.progress import Tail  # noqa: E402
@@ -94,7 +94,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
     renewed = make_authority(first.folder, kept=kept).certificate.read_bytes()
     newer = installed(home / "newer", WIRE, f"\nPROTOCOL = {PROTOCOL}\n", f"\nPROTOCOL = {PROTOCOL + 98}\n")
     older = installed(home / "older", SESSION, "    reply.content[OURS].update(HELLO)", "    reply.content[OURS]")
-    with Federation(home / "federation", tls=True) as federation, pytest.MonkeyPatch.context() as patch:
+    with Federation(home / "federation", tls=True, expected=LOOKS) as federation, pytest.MonkeyPatch.context() as patch:
         watched = Watched(federation.folder)
         federation.start_node(7, {"partition-id": 0}, key=stranger)
         federation.start_node(8, {"partition-id": 0}, root=other.root)
@@ -123,7 +123,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
             ended = tail.read().ended is not None and not federation.serving
             return ended or "superlink" in federation.dead()
 
-        until(over, words, every=0.5)
+        until(over, words, every=1.5)  # a look takes a tenth of a second of a core
         verdict = ("", "")
         while not verdict[0].startswith("finished"):  # each question takes a second of a core
             verdict = federation.verdict()
