@@ -12,7 +12,8 @@ SIDE_BY_SIDE := -n auto --dist worksteal
 LIVE := .venv-flower/bin/python -m pytest tests/deploy -n 3 --dist loadfile --no-loadscope-reorder
 OLD_CPU := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41
 
-.PHONY: demo test quick-test slow-test cpu-test worlds-test lint format bench bench-rivals browser-test pictures ray-test
+.PHONY: demo test quick-test slow-test cpu-test kernel-test worlds-test lint format bench bench-rivals browser-test
+.PHONY: pictures ray-test
 .PHONY: environments flower-test cpu-flower-test flower-chaos clean
 
 demo: $(VENV)/.installed  ## the main job on embedded data
@@ -24,13 +25,17 @@ test: $(VENV)/.installed  ## lint, types and all tests but the slow ones, side b
 environments: $(VENV)/.browser .venv-flower/.installed  ## all that the tests need, to be set up side by side
 
 quick-test: $(VENV)/.installed
-	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow and not browser and not ray"
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow and not browser and not ray and not triton"
 
 slow-test: $(VENV)/.installed  ## the slow tests: commands killed at random moments, whole pages of the docs
 	$(PYTEST) $(SIDE_BY_SIDE) -m slow -k "not ten_thousand" $(addprefix --ignore=tests/,deploy browser)
 
 cpu-test: $(VENV)/.installed  ## training and theory with the oldest instructions a CPU has: no test rests on a last bit
-	$(OLD_CPU) $(PYTEST) $(SIDE_BY_SIDE) -m "not slow" -k "not killed" tests/train tests/theory
+	$(OLD_CPU) $(PYTEST) $(SIDE_BY_SIDE) -m "not slow and not triton" -k "not killed" tests/train tests/theory
+
+kernel-test: $(VENV)/.installed  ## the kernels for GPUs on a CPU, by Triton's interpreter
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile triton
+	$(PYTEST) $(SIDE_BY_SIDE) tests/train -m triton
 
 worlds-test: $(VENV)/.installed  ## 10,000 random worlds in which everything fails, every policy, energy to the quantum
 	$(PYTEST) -n auto -m slow tests/properties/test_rough_worlds.py

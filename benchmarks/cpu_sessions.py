@@ -22,9 +22,8 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from pipecycle.train.loop import Loop
 from pipecycle.train.models import build, flatten
-from pipecycle.train.stacked import executor
+from pipecycle.train.stacked import Stacked, executor
 from pipecycle.world.streams import streams
 
 BATCH, STEPS, CLASSES = 15, 20, 10
@@ -71,7 +70,7 @@ def compare(name: str, module: nn.Module, shape: tuple[int, ...], few: int, many
     ratios = [one / other for one, other in zip(rates["ours"], rates["plain"], strict=True)]
     facts = {
         "model": name,
-        "path": "loop" if isinstance(ours, Loop) else ours.path,
+        "path": ours.path if isinstance(ours, Stacked) else "loop",
         "plain_client_steps_per_s": round(statistics.median(rates["plain"])),
         "ours_client_steps_per_s": round(statistics.median(rates["ours"])),
         "ratio": round(statistics.median(ratios), 2),

@@ -90,7 +90,7 @@ class Clock:
         self.undo.append(lambda: setattr(owner, method, plain))
 
     def device(self, name: str) -> float:
-        return sum(begin.elapsed_time(end) for begin, end in self.events[name]) / 1e3
+        return float(sum(begin.elapsed_time(end) for begin, end in self.events[name])) / 1e3
 
 
 def main() -> None:

@@ -59,7 +59,7 @@ class TwoBranches(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.pool(torch.cat([torch.relu(self.near(x)), torch.relu(self.far(x))], 1))
         y = self.pool(torch.relu(self.both(y)))
-        return self.last(torch.relu(self.hidden(y.view(y.size(0), -1))))
+        return self.last(torch.relu(self.hidden(y.view(y.size(0), -1))))  # type: ignore[no-any-return]
 
 
 class Scaled(nn.Module):
@@ -73,7 +73,7 @@ class Scaled(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = torch.relu(self.stem(x))
         y = y + 0.5 * torch.relu(self.norm(self.inner(y)))
-        return self.last(nn.functional.max_pool2d(y, 2).flatten(1))
+        return self.last(nn.functional.max_pool2d(y, 2).flatten(1))  # type: ignore[no-any-return]
 
 
 def convolutions(kernel: int, first: int, second: int, pools: bool, *hidden: int) -> nn.Module:
@@ -228,7 +228,8 @@ def checks(name: str, module: nn.Module, data: Data) -> None:
     update = (wanted - reference).norm()
     theirs = float((autocast(module, data, reference, batches) - wanted).norm() / update)
     for path in choose(module, images).paths:
-        errors, facts = {"torch.autocast bf16": round(theirs, 5)}, {}
+        errors = {"torch.autocast bf16": round(theirs, 5)}
+        facts: dict[str, Any] = {}
         try:
             for precision in ("fp32", "tf32", "bf16"):
                 trainer = Stacked(module, images, labels, CLASSES, precision=precision, frame=FRAME, path=path)

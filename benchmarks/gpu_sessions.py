@@ -88,7 +88,7 @@ def kernel_seconds(work: Any, repeats: int = 7) -> float:
         work()
         end.record()
     torch.cuda.synchronize()
-    return statistics.median(begin.elapsed_time(end) for begin, end in events) / 1e3
+    return float(statistics.median(begin.elapsed_time(end) for begin, end in events)) / 1e3
 
 
 def ceiling() -> float:

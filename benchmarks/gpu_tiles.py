@@ -20,8 +20,8 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from gpu_models import BATCH, CLASSES, FRAME, SHAPE, networks
-from gpu_sessions import kernel_seconds
+from gpu_models import FRAME, networks
+from gpu_sessions import BATCH, CLASSES, SHAPE, kernel_seconds
 from pipecycle.train import kernels_network
 from pipecycle.train.kernels_network import KernelLayers, Tile
 from pipecycle.train.network import Network, Product
@@ -126,7 +126,8 @@ def tuned(layers: KernelLayers, only: Only, work: Any, index: int, layer: Produc
     work(index, layer)
     # Of a backward pass the first product is that of the inputs, if there is one, and the last that of the weights.
     rows, inner, columns = sizes[-1 if only.wanted == "product_weights" else 0]
-    out, tiles = [], candidates(rows, inner, columns)
+    out: list[Any] = []
+    tiles = candidates(rows, inner, columns)
     with layers.compile():
         for tile in tiles:
             kernels_network.tile = lambda *_, tile=tile: tile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,7 @@ def images(path: Path) -> None:
     """CIFAR-shaped images: a coarse random pattern for each class, plus noise."""
     rng = np.random.default_rng(0)
     patterns = rng.normal(size=(CLASSES, SHAPE[0], 8, 8)).repeat(4, 2).repeat(4, 3)
-    data = {}
+    data: dict[str, Any] = {}
     for part, count in (("train", CLIENTS * SAMPLES), ("test", TEST)):
         labels = rng.integers(CLASSES, size=count)
         data[f"x_{part}"] = (SIGNAL * patterns[labels] + rng.normal(size=(count, *SHAPE))).astype(np.float32)

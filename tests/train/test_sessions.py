@@ -22,7 +22,6 @@ from pipecycle.train.network_stack import NetworkStack
 from pipecycle.train.paths import choose
 from pipecycle.train.sessions import LocalSGD, Teachers, Trained
 from pipecycle.train.stacked import Stacked, executor
-from pipecycle.train.views import Frame
 from pipecycle.world.streams import streams
 from tests.train.networks import NETWORKS, SHAPE
 from tests.train.plain_layers import PlainStack
@@ -131,9 +130,9 @@ class Case:
     def make(self, kind: type, sgd: LocalSGD, **options: object) -> Loop | Stacked:
         return kind(self.module, self.images, self.labels, CLASSES, sgd, **options)
 
-    def layers(self, sgd: LocalSGD, kind: type[NetworkStack] = PlainStack, frame: Frame | None = None) -> Stacked:
+    def layers(self, sgd: LocalSGD, kind: type[NetworkStack] = PlainStack, **options: Any) -> Stacked:
         """A trainer of `layers`, which needs a GPU, made to take another stack."""
-        trainer = Stacked(self.module, self.images, self.labels, CLASSES, sgd, path="module", frame=frame)
+        trainer = Stacked(self.module, self.images, self.labels, CLASSES, sgd, path="module", **options)
         assert trainer.choice.network is not None
         trainer.path, trainer.layers = "layers", kind(trainer, trainer.choice.network)
         return trainer
@@ -331,6 +330,7 @@ def applied(module: nn.Module, row: Tensor, images: Tensor) -> Tensor:
     return logits
 
 
+@pytest.mark.triton
 def test_kernels_in_the_interpreter() -> None:
     pytest.importorskip("triton")
     environment = os.environ | {"TRITON_INTERPRET": "1"}

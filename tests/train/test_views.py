@@ -167,6 +167,7 @@ def interpreted() -> None:
         assert torch.equal(trainer.conv.buffers["seen"][:2].reshape(whole.shape), whole)
 
 
+@pytest.mark.triton
 def test_kernels_in_the_interpreter() -> None:
     pytest.importorskip("triton")
     environment = os.environ | {"TRITON_INTERPRET": "1"}
