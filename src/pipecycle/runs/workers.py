@@ -81,7 +81,8 @@ class Worker:
         with _unheard():
             self.process.start()
         theirs.close()
-        threading.Thread(target=self._give, daemon=True).start()
+        self.giving = threading.Thread(target=self._give, daemon=True)
+        self.giving.start()
 
     def _give(self) -> None:
         """It takes its runs once it is up; thousands of them are more than a pipe holds, and it may die before."""
@@ -99,6 +100,7 @@ class Worker:
         self.training = self.number in tally.total
         if not alive:
             self.process.join()
+            self.giving.join()  # nobody reads any more, so it ends; it writes to the line until then
             self.line.close()
             code = self.process.exitcode or 0
             how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
