@@ -101,7 +101,7 @@ function accuracy(axis, unit, title) {
 }
 if (data.differences.length) {
   add("plot-differences", differences);
-  document.getElementById("plot-differences").style.height = `${70 + (narrow.matches ? 46 : 36) * data.differences.length}px`;
+  document.getElementById("plot-differences").style.height = `${narrow.matches ? 70 + 46 * data.differences.length : 94 + 36 * data.differences.length}px`;
 }
 if (data.curves.slot.some(Boolean)) {
   add("plot-slot", () => accuracy("slot", "slots", "slots"));

@@ -243,7 +243,7 @@ function differences() {
   }));
   const width = narrow.matches ? 14 : 24 + (printing ? 5.5 : 7) * Math.max(0, ...kept.map((line) => told(line).length));
   return [traces, layout("points of accuracy against the best", "", {
-    annotations: notes, margin: { l: narrow.matches ? 14 : 52, r: width, t: 8, b: 44 },
+    annotations: notes, margin: { l: narrow.matches ? 14 : 52, r: width, t: narrow.matches || printing ? 8 : 32, b: 44 },  // buttons above numbers
     shapes: [{ type: "line", yref: "paper", y0: 0, y1: 1, x0: 0, x1: 0, line: { color: theme.soft, width: 1 }, layer: "below" }],
     xaxis: { range, zeroline: false },
     yaxis: {
