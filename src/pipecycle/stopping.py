@@ -26,6 +26,11 @@ class Terminated(BaseException):
     """SIGTERM where nothing has to be saved: what KeyboardInterrupt is to Ctrl-C."""
 
 
+def _at_once(number: int) -> BaseException:
+    """What ends a program that saves nothing first."""
+    return Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
+
+
 def obey_signals() -> None:
     """Ctrl-C and SIGTERM end the program, but never in the middle of an import: code that runs there may swallow the
     exception, and the program would carry on.  The signal comes again later, to whoever listens then."""
@@ -34,10 +39,8 @@ def obey_signals() -> None:
         if _importing(frame):
             signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
             signal.setitimer(signal.ITIMER_REAL, 0.05)
-        elif number == signal.SIGTERM:
-            raise Terminated
         else:
-            raise KeyboardInterrupt
+            raise _at_once(number)
 
     signal.signal(signal.SIGTERM, obey)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as it is in background jobs
@@ -84,7 +87,7 @@ class Stop:
 
         def ask(number: int, frame: FrameType | None) -> None:
             if stop.asked:
-                raise KeyboardInterrupt
+                raise _at_once(number)
             stop.asked = number
 
         with listening(ask):
