@@ -127,8 +127,8 @@ def execute(
 ) -> dict[str, str]:
     """Bring all runs to their end: stacked in one process per GPU, or in one process per core.
 
-    Returns the sentences of those that failed, by folder.  Should a worker die, each of its runs gets another process
-    for itself.  Ctrl-C and SIGTERM save everything and raise `Interrupted`; a second one does not wait for it."""
+    Returns a sentence for every run without a result, by folder.  Should a worker die, each of its runs gets another
+    process for itself.  Ctrl-C and SIGTERM save everything and raise `Interrupted`; a second one does not wait."""
     tally = Tally() if tally is None else tally
     heard: list[int] = []
     crew: list[Worker] = []
@@ -164,7 +164,8 @@ def execute(
                 worker.process.join()
     if heard:
         raise Interrupted(heard[0])
-    return tally.failed
+    lacking = [str(folder.path) for folder in folders if not folder.finished]
+    return dict.fromkeys(lacking, "its result was removed or changed meanwhile") | tally.failed
 
 
 def _later(worker: Worker, tally: Tally) -> list[Shard]:
