@@ -235,6 +235,15 @@ class Lock:
                 return os.open(self.path, flags, 0o666)
 
 
+def unlocked(path: Path) -> None:
+    """Remove the lock of a process that was killed while it had the folder."""
+    lock = Lock(path)
+    if lock.path.exists():
+        with suppress(Busy):
+            lock.take()
+        lock.release()
+
+
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
     """Inside, this process alone has a folder; it waits for another that does."""
