@@ -136,6 +136,20 @@ def test_only_one_process_has_a_folder(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_that_cannot_be_written_any_more_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    mine, other = Lock(tmp_path), Lock(tmp_path)
+    mine.take()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refused)
+        mine.release()
+    other.take()
+    other.release()
+    assert not list(tmp_path.iterdir())
+
+
 def test_fresh_removes_what_is_ours_and_names_the_rest(run: RunFolder) -> None:
     (run.path / "notes.txt").write_text("precious")
     (run.path / "checkpoint").mkdir()

@@ -211,8 +211,9 @@ class Lock:
 
     def release(self) -> None:
         if self._file is not None:
-            if self._names(self._file):
-                self.path.unlink(missing_ok=True)
+            with suppress(OSError):  # a folder that cannot be written any more keeps the file, which locks nothing
+                if self._names(self._file):
+                    self.path.unlink(missing_ok=True)
             os.close(self._file)
             self._file = None
 
