@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
 
@@ -130,6 +131,20 @@ def undisturbed() -> Iterator[threading.Event]:
     heard = threading.Event()
     with listening(lambda *_: heard.set(), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
         yield heard
+
+
+@contextmanager
+def unheard(signals: Iterable[int] = (signal.SIGINT, signal.SIGTERM)) -> Iterator[None]:
+    """Processes started inside never receive these signals, not even while they import; this process passes them on."""
+    resource_tracker.ensure_running()  # which would let them through again
+    if not hasattr(signal, "pthread_sigmask"):  # Windows: there it does so itself
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def die_with_parent() -> None:
