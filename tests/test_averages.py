@@ -28,6 +28,14 @@ def test_two_groups_are_two_chains() -> None:
     assert schedule.ancestry.live(61) == [2, 3]  # now version 3 is served
 
 
+def test_a_model_that_is_discarded_in_the_end_is_no_chain() -> None:
+    schedule = plan(build("pipecycle", {"groups": 4, "queue_threshold": 1}), 0.2, clients=20, slots=400, session=5)
+    gone = schedule.versions.discarded
+    assert gone.any()
+    for slot in range(1, 401):
+        assert not gone[schedule.ancestry.live(slot)].any()
+
+
 def test_mixed_relays_leave_one_server_model_and_those_that_wait() -> None:
     schedule = paper(5, relay_mix=0.5)
     published = schedule.publications
@@ -65,10 +73,11 @@ def test_the_last_published_by_hand() -> None:
     assert last_published(schedule, 41, 3) == [1]
     assert last_published(schedule, 60, 3) == [1, 2]
     assert last_published(schedule, 81, 3) == [3, 4, 5]
-    longer, versions = serve(schedule, "mean:3", [41, 81, 100])
+    longer, versions = serve(schedule, "mean:3", [41, 60, 81])
     assert versions == [1, len(schedule.versions), len(schedule.versions) + 1]
-    recipe = longer.ancestry.recipe(versions[1])
-    assert (recipe.versions.tolist(), recipe.coefficients.tolist()) == ([3, 4, 5], [1 / 3] * 3)
+    for version, models in zip(versions[1:], ([1, 2], [3, 4, 5]), strict=True):
+        recipe = longer.ancestry.recipe(version)
+        assert (recipe.versions.tolist(), recipe.coefficients.tolist()) == (models, [1 / len(models)] * len(models))
     assert longer.energy is schedule.energy
     assert longer.sessions is schedule.sessions
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from pipecycle.data import session_indices
+from pipecycle.files import sealed
 from pipecycle.policies import REGISTRY
 from pipecycle.report import load
 from pipecycle.runs.compare import DEMO, POLICIES, captions, compare, comparison, lines, references
@@ -174,9 +175,14 @@ def test_lines_are_kept_for_the_slots_they_were_asked_for(tmp_path: Path) -> Non
     base = DEMO.changed({"world.clients": 4, "world.slots": 200})
     first = references(base, {0: 60}, tmp_path)
     (kept,) = tmp_path.iterdir()
-    kept.write_text(json.dumps({**first, "isolated": [-1.0]}))
+    whole = kept.read_text()
+    kept.write_text(sealed({**first, "isolated": [-1.0]}))
     assert references(base, {0: 60}, tmp_path)["isolated"] == [-1.0]
     assert references(base, {0: 80}, tmp_path)["isolated"] != [-1.0]
+    for damaged in (whole[:-9], whole.replace("isolated", "isolatet"), whole.replace("[", "[1", 1), "[]", ""):
+        kept.write_text(damaged)
+        assert references(base, {0: 60}, tmp_path) == first
+        assert kept.read_text() == whole
 
 
 def test_compare_from_python() -> None:

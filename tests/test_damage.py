@@ -157,7 +157,7 @@ COLUMNS = {
     "a level that nobody harvested": ("energy.level", 0, 2**30),
     "a total that falls": ("energy.harvested", 10, 0),
     "overflow out of nothing": ("energy.overflow", 0, 7),
-    "a version of itself": ("versions.base", 5, 200),
+    "a version of itself": ("versions.base", 5, 6),
     "a version of a later one": ("versions.base", 0, 3),
     "an update used twice": ("versions.update", 1, 0),
     "a weight that is no number": ("versions.weight", 0, float("nan")),
@@ -184,6 +184,20 @@ def test_a_schedule_that_cannot_be_is_refused(what: str, tmp_path: Path) -> None
     object.__setattr__(target, name, changed)
     made.save(tmp_path / "wrong.npz")
     with pytest.raises(InputError, match="is not a schedule, or is damaged"):
+        Schedule.load(tmp_path / "wrong.npz")
+
+
+def test_a_schedule_that_adds_an_update_once_more_is_refused(tmp_path: Path) -> None:
+    made = plan(build("pipecycle", {"groups": 3}), 0.5, clients=12, slots=300, session=6)
+    versions = made.versions
+    longer = attrs.evolve(
+        versions,
+        update=np.append(versions.update, versions.update[0]),
+        weight=np.append(versions.weight, 0.5),
+        update_at=np.append(versions.update_at[:-1], versions.update_at[-1] + 1),
+    )
+    attrs.evolve(made, versions=longer).save(tmp_path / "wrong.npz")
+    with pytest.raises(InputError, match="a session is used twice"):
         Schedule.load(tmp_path / "wrong.npz")
 
 

@@ -15,11 +15,13 @@ import pytest
 
 from pipecycle import InputError
 from pipecycle.files import make_folder, tidy, write
+from pipecycle.runs import workers
 from pipecycle.runs.config import Config
 from pipecycle.runs.folders import Busy, Damaged, Lock, clear, finished, result
 from pipecycle.runs.parquet import collect
 from pipecycle.runs.records import load
 from pipecycle.runs.run import RunFolder, train_folders
+from pipecycle.runs.workers import Shard
 
 SMALL = Config("fedavg").changed({"world.clients": 5, "world.slots": 120, "world.session": 5, "look.every": 30})
 
@@ -134,12 +136,26 @@ def test_only_one_process_has_a_folder(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_that_cannot_be_written_any_more_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    mine, other = Lock(tmp_path), Lock(tmp_path)
+    mine.take()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refused)
+        mine.release()
+    other.take()
+    other.release()
+    assert not list(tmp_path.iterdir())
+
+
 def test_fresh_removes_what_is_ours_and_names_the_rest(run: RunFolder) -> None:
     (run.path / "notes.txt").write_text("precious")
     (run.path / "checkpoint").mkdir()
     (run.path / "checkpoint" / "mine.bin").write_text("precious")
     (run.path / ".metrics.csv.1.partial").write_text("left")
-    assert clear(run.path) == ["checkpoint/mine.bin", "notes.txt"]
+    assert clear(run.path) == {run.path: ["checkpoint/mine.bin", "notes.txt"]}
     assert sorted(file.name for file in run.path.iterdir()) == ["checkpoint", "notes.txt"]
     with pytest.raises(InputError, match="is not the folder of a run"):
         clear(run.path)
@@ -169,9 +185,35 @@ def test_fresh_that_was_killed_can_be_given_again(run: RunFolder, monkeypatch: p
                 clear(run.path)
         (run.path / ".lock").write_text("1 elsewhere\n")
         assert run.finished == (last <= 1)  # until result.json goes, which is the first after the checkpoint
-        assert clear(run.path) == []
+        assert clear(run.path) == {}
         assert [file.name for file in run.path.iterdir()] == ["checkpoint"]
-        assert clear(run.path) == []
+        assert clear(run.path) == {}
+
+
+@pytest.mark.parametrize("why", ["is being trained by", "is not the folder of a run"])
+def test_fresh_removes_all_or_nothing(why: str, run: RunFolder, tmp_path: Path) -> None:
+    """Or a sweep that is still running would end with fewer runs than it has finished."""
+    whole = {file.name: file.read_bytes() for file in run.path.iterdir()}
+    second = tmp_path / "second"
+    second.mkdir()
+    held = Lock(second)
+    if "trained" in why:
+        held.take()
+    else:
+        (second / "notes.txt").write_text("precious")
+    with pytest.raises(InputError, match=why):
+        clear(run.path, second)
+    assert {file.name: file.read_bytes() for file in run.path.iterdir()} == whole
+    held.release()
+
+
+def test_a_result_that_goes_while_others_are_trained_is_told(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dealt(*_: object) -> list[tuple[str, Shard]]:
+        (run.path / "result.json").unlink()
+        return []
+
+    monkeypatch.setattr(workers, "share", dealt)
+    assert workers.execute([run]) == {str(run.path): "its result was removed or changed meanwhile"}
 
 
 def test_a_result_without_its_configuration_is_nobodys(run: RunFolder) -> None:

@@ -44,6 +44,13 @@ def test_a_version_exists_before_it_is_used() -> None:
         lineage.combine((0,), ())
 
 
+def test_lag_counts_from_the_first_time_that_a_version_was_published() -> None:
+    lineage = Lineage(equal)
+    for version in (lineage.mean(0, np.array([0])), lineage.mean(0, np.array([1])), 1):
+        lineage.publish(version)
+    assert [lineage.lag(version) for version in (0, 1, 2)] == [3, 2, 1]
+
+
 def test_the_papers_example() -> None:
     """G = 3, always charged: pi(tau) = tau - 3 for tau > 3 (paper, Fig. 3)."""
     ancestry = plan(PipeCycle(groups=3), 1.0, slots=600).ancestry

@@ -293,6 +293,15 @@ def test_ctrl_c_in_a_sweep_is_what_python_users_expect_and_the_same_call_resumes
     assert resumed.table().equals(whole.table())
 
 
+def test_a_second_sigterm_in_a_sweep_ends_the_program_as_the_first_does(tmp_path: Path) -> None:
+    twice = INTERRUPTS.replace("os.kill", "for _ in range(2): os.kill").replace("SIGINT", "SIGTERM")
+    (tmp_path / "impatient.py").write_text(twice)
+    base = Config("fedavg").changed({"world.clients": 6, "world.slots": 120, "train.model": "impatient:Net"})
+    with working_in(tmp_path), pytest.raises(SystemExit) as ended:
+        sweep({"policy": ["fedavg"]}, base=base, out=tmp_path / "cut", device="cpu")
+    assert ended.value.code == 143
+
+
 def test_who_waits_at_a_terminal_sees_how_far_it_is(
     schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -128,12 +128,14 @@ def test_budget_slot_is_the_first_at_or_above(schedule: Schedule) -> None:
     assert schedule.budget_slot(1e9) is None
 
 
-def test_planning_stops_at_the_budget(schedule: Schedule) -> None:
-    short = plan(build("pipecycle", {"groups": 3}), 0.3, clients=30, slots=800, session=6, budget=500.0)
+@pytest.mark.parametrize("exactly", [False, True])
+def test_planning_stops_at_the_budget(schedule: Schedule, exactly: bool) -> None:
     slot = schedule.budget_slot(500.0)
     assert slot is not None
+    budget = float(schedule.energy.spent[slot] / UNIT) if exactly else 500.0
+    short = plan(build("pipecycle", {"groups": 3}), 0.3, clients=30, slots=800, session=6, budget=budget)
     assert short.slots == slot + 1
-    assert short.budget_slot(500.0) == slot
+    assert short.budget_slot(budget) == slot
     assert (short.energy.spent == schedule.energy.spent[: slot + 1]).all()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pipecycle.stopping import Stop, Terminated
 from tests.commands import PATIENCE
 
 SWALLOWS = """
@@ -61,3 +62,12 @@ def test_a_signal_during_an_import_goes_to_whoever_listens_after_it(tmp_path: Pa
         [sys.executable, "-c", LISTENS], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
     )
     assert (done.stdout, done.stderr) == (f"{signal.SIGINT:d}\n", "")
+
+
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
+def test_a_second_signal_does_not_wait_and_says_which_it_was(number: int, expected: type[BaseException]) -> None:
+    with Stop.watched() as stop:
+        signal.raise_signal(number)
+        assert stop.asked == number
+        with pytest.raises(expected):
+            signal.raise_signal(number)

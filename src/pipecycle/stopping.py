@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
 
@@ -26,6 +27,11 @@ class Terminated(BaseException):
     """SIGTERM where nothing has to be saved: what KeyboardInterrupt is to Ctrl-C."""
 
 
+def _at_once(number: int) -> BaseException:
+    """What ends a program that saves nothing first."""
+    return Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
+
+
 def obey_signals() -> None:
     """Ctrl-C and SIGTERM end the program, but never in the middle of an import: code that runs there may swallow the
     exception, and the program would carry on.  The signal comes again later, to whoever listens then."""
@@ -34,10 +40,8 @@ def obey_signals() -> None:
         if _importing(frame):
             signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
             signal.setitimer(signal.ITIMER_REAL, 0.05)
-        elif number == signal.SIGTERM:
-            raise Terminated
         else:
-            raise KeyboardInterrupt
+            raise _at_once(number)
 
     signal.signal(signal.SIGTERM, obey)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as it is in background jobs
@@ -84,7 +88,7 @@ class Stop:
 
         def ask(number: int, frame: FrameType | None) -> None:
             if stop.asked:
-                raise KeyboardInterrupt
+                raise _at_once(number)
             stop.asked = number
 
         with listening(ask):
@@ -127,6 +131,20 @@ def undisturbed() -> Iterator[threading.Event]:
     heard = threading.Event()
     with listening(lambda *_: heard.set(), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
         yield heard
+
+
+@contextmanager
+def unheard(signals: Iterable[int] = (signal.SIGINT, signal.SIGTERM)) -> Iterator[None]:
+    """Processes started inside never receive these signals, not even while they import; this process passes them on."""
+    resource_tracker.ensure_running()  # which would let them through again
+    if not hasattr(signal, "pthread_sigmask"):  # Windows: there it does so itself
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def die_with_parent() -> None:

@@ -135,10 +135,12 @@ def test_a_stopped_command_goes_on_and_ends_the_same(home: Path) -> None:
 
 
 def test_what_it_would_be(home: Path) -> None:
-    found = figures("--file", "small.toml", "--only", "groups=5", "--dry-run", cwd=home)
+    (home / "paper").mkdir()
+    (home / "paper" / ".lock").write_text("1 elsewhere\n")  # of a command that was killed
+    found = figures("--file", "small.toml", "--only", "groups=5", "--dry-run", "--out", "paper", cwd=home)
     assert (found["runs"], found["finished"]) == (8, 0)
     assert found["steps"] > 1000
-    assert not (home / "runs").exists()
+    assert not list((home / "paper").iterdir())
 
 
 def test_data_that_is_not_there_is_said_once_and_nothing_begins(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from pipecycle.commands.sweeping import carry_out, foresee, how_long, tell_faile
 from pipecycle.files import make_folder, writable_folder
 from pipecycle.runs import parquet
 from pipecycle.runs.config import Config
-from pipecycle.runs.folders import alone
+from pipecycle.runs.folders import alone, unlocked
 from pipecycle.runs.parquet import Results
 from pipecycle.runs.run import RunFolder, source
 from pipecycle.runs.sweep import Sweep, check_runs
@@ -98,6 +98,7 @@ def reproduce(
     if piece is not None:
         selection.share(piece)
     writable_folder(out)
+    unlocked(out)
     path = out / "results.parquet"
     known = _whole(path, console) if path.exists() else parquet.merge([])
     if merge:

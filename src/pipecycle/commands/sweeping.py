@@ -164,10 +164,8 @@ def carry_out(
 
 def clear_all(paths: Iterable[Path], console: Console) -> None:
     """Remove the files of runs, so that they start from scratch; what else lies in their folders stays."""
-    for path in paths:
-        kept = clear(path)
-        if kept:
-            console.print(f"Left in {path}, because these are not files of a run: {', '.join(kept)}.", soft_wrap=True)
+    for path, kept in clear(*paths).items():
+        console.print(f"Left in {path}, because these are not files of a run: {', '.join(kept)}.", soft_wrap=True)
 
 
 def missing(folders: Iterable[RunFolder]) -> list[Entry]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,13 +13,13 @@ from attrs import evolve
 
 from pipecycle.data import Split
 from pipecycle.errors import InputError, shown
-from pipecycle.files import write
+from pipecycle.files import sealed, unsealed, write
 from pipecycle.policies import FedAvg, Isolated
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.policies.spec import Spec
+from pipecycle.runs import contents
 from pipecycle.runs.comparison import Comparison, trained
 from pipecycle.runs.config import Config, counted
-from pipecycle.runs.contents import sealed
 from pipecycle.runs.planning import plan_of
 from pipecycle.runs.run import problem_of
 from pipecycle.runs.sweep import Sweep, check_effects, expand
@@ -155,12 +155,14 @@ def references(
     of how many."""
     from pipecycle.train.engine import train_many
 
-    asked = hashlib.sha256(f"{sealed(base).identity()} {sorted(slots.items())}".encode()).hexdigest()[:12]
+    asked = hashlib.sha256(f"{contents.sealed(base).identity()} {sorted(slots.items())}".encode()).hexdigest()[:12]
     kept = None if home is None else home / f"lines-{asked}.json"
-    if kept is not None and kept.exists():
-        stored: dict[str, list[float]] = json.loads(kept.read_text())
-        return stored
     accuracies: dict[str, list[float]] = {"centralised": [], "isolated": [], "unlimited": []}
+    if kept is not None:
+        with suppress(OSError, ValueError):  # it is not there, or damaged
+            stored = unsealed(kept.read_bytes())
+            if stored.keys() == accuracies.keys():
+                return stored
     for done, (trial, length) in enumerate(slots.items()):
 
         def tick(engine: Engine, done: int = done) -> None:
@@ -174,7 +176,7 @@ def references(
             accuracies[name].append(last.accuracy if last.clients_accuracy is None else last.clients_accuracy)
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        write(kept, json.dumps(accuracies))
+        write(kept, sealed(accuracies))
     return accuracies
 
 

@@ -18,7 +18,7 @@ from pipecycle.runs.sweep import Sweep, check_effects, expand, read_sweep
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.screen import training
 from pipecycle.showing import Shown
-from pipecycle.stopping import Interrupted
+from pipecycle.stopping import Interrupted, Terminated
 from pipecycle.train.history import History
 from pipecycle.words import plural
 
@@ -168,4 +168,6 @@ def sweep(
             train_folders(folders, device=device, show=show)
         except Interrupted as stop:  # what Python users expect
             raise KeyboardInterrupt if stop.number == signal.SIGINT else SystemExit(128 + stop.number) from None
+        except Terminated:  # by a second SIGTERM
+            raise SystemExit(128 + signal.SIGTERM) from None
     return Comparison.load(*(folder.path for folder in folders))

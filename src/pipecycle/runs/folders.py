@@ -121,31 +121,44 @@ def _equal(text: str | None, value: Any) -> bool:
         return False
 
 
-def clear(path: Path) -> list[str]:
-    """Remove a run's files from a folder; returns the names of the other files, which stay.
+def clear(*paths: Path) -> dict[Path, list[str]]:
+    """Remove the files of runs from folders, from all or from none; returns the names of the other files, which stay,
+    by folder.
 
     A folder is a run's if pipecycle wrote its config.toml and it holds another file of a run, or if there is nothing in
     it but what a run leaves that was killed as it began."""
-    if not path.exists():
-        return []
-    lock = Lock(path)
+    locks = [Lock(path) for path in paths if path.exists()]
     try:
-        with using(path, "cleared"):
-            if not _just_made(path):
-                others = (*FILES[1:], LOCK, "checkpoint")
-                if not _wrote(path / "config.toml") or not any((path / name).exists() for name in others):
-                    raise InputError(f"{path}: is not the folder of a run, so nothing in it is removed")
-                if (path / LIVE).exists():
-                    raise InputError(f"{path}: is the folder of a live run, so nothing in it is removed")
-            lock.take()
-            tidy(path)
-            tidy(path / "checkpoint")
-            for name in (str(CHECKPOINT), *reversed(FILES)):  # what says that the folder is ours is last
-                (path / name).unlink(missing_ok=True)
-            kept = [file.name for file in path.iterdir() if file.name not in (LOCK, "checkpoint")]
-            return sorted([*kept, *(f"checkpoint/{file.name}" for file in path.glob("checkpoint/*"))])
+        for lock in locks:
+            with using(lock.folder, "cleared"):
+                _refuse_others(lock.folder)
+                lock.take()
+        kept = {lock.folder: _emptied(lock.folder) for lock in locks}
     finally:
-        lock.release()
+        for lock in locks:
+            lock.release()
+    return {path: names for path, names in kept.items() if names}
+
+
+def _refuse_others(path: Path) -> None:
+    """Refuse a folder that is not a run's."""
+    if _just_made(path):
+        return
+    others = (*FILES[1:], LOCK, "checkpoint")
+    if not _wrote(path / "config.toml") or not any((path / name).exists() for name in others):
+        raise InputError(f"{path}: is not the folder of a run, so nothing in it is removed")
+    if (path / LIVE).exists():
+        raise InputError(f"{path}: is the folder of a live run, so nothing in it is removed")
+
+
+def _emptied(path: Path) -> list[str]:
+    with using(path, "cleared"):
+        tidy(path)
+        tidy(path / "checkpoint")
+        for name in (str(CHECKPOINT), *reversed(FILES)):  # what says that the folder is ours is last
+            (path / name).unlink(missing_ok=True)
+        kept = [file.name for file in path.iterdir() if file.name not in (LOCK, "checkpoint")]
+        return sorted([*kept, *(f"checkpoint/{file.name}" for file in path.glob("checkpoint/*"))])
 
 
 def _just_made(path: Path) -> bool:
@@ -198,8 +211,9 @@ class Lock:
 
     def release(self) -> None:
         if self._file is not None:
-            if self._names(self._file):
-                self.path.unlink(missing_ok=True)
+            with suppress(OSError):  # a folder that cannot be written any more keeps the file, which locks nothing
+                if self._names(self._file):
+                    self.path.unlink(missing_ok=True)
             os.close(self._file)
             self._file = None
 
@@ -220,6 +234,15 @@ class Lock:
                 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # a file is open for every run of a sweep
                 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
                 return os.open(self.path, flags, 0o666)
+
+
+def unlocked(path: Path) -> None:
+    """Remove the lock of a process that was killed while it had the folder."""
+    lock = Lock(path)
+    if lock.path.exists():
+        with suppress(Busy):
+            lock.take()
+        lock.release()
 
 
 @contextmanager

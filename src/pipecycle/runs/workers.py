@@ -10,10 +10,10 @@ import signal
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
-from multiprocessing import connection, resource_tracker
+from multiprocessing import connection
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,7 +25,7 @@ from pipecycle.runs.config import sections
 from pipecycle.runs.folders import Busy, finished, spent
 from pipecycle.runs.planning import expected_units
 from pipecycle.runs.run import Pace, RunFolder, train_folders
-from pipecycle.stopping import Interrupted, Stop, die_with_parent, listening
+from pipecycle.stopping import Interrupted, Stop, die_with_parent, listening, unheard
 
 Shard = list[tuple[str, str]]
 """Folders and the text of their configurations, which a worker is sent."""
@@ -78,7 +78,7 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self.line, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(number, place, save_every, theirs))
-        with _unheard():
+        with unheard():
             self.process.start()
         theirs.close()
         self.giving = threading.Thread(target=self._give, daemon=True)
@@ -127,8 +127,8 @@ def execute(
 ) -> dict[str, str]:
     """Bring all runs to their end: stacked in one process per GPU, or in one process per core.
 
-    Returns the sentences of those that failed, by folder.  Should a worker die, each of its runs gets another process
-    for itself.  Ctrl-C and SIGTERM save everything and raise `Interrupted`; a second one does not wait for it."""
+    Returns a sentence for every run without a result, by folder.  Should a worker die, each of its runs gets another
+    process for itself.  Ctrl-C and SIGTERM save everything and raise `Interrupted`; a second one does not wait."""
     tally = Tally() if tally is None else tally
     heard: list[int] = []
     crew: list[Worker] = []
@@ -164,7 +164,8 @@ def execute(
                 worker.process.join()
     if heard:
         raise Interrupted(heard[0])
-    return tally.failed
+    lacking = [str(folder.path) for folder in folders if not folder.finished]
+    return dict.fromkeys(lacking, "its result was removed or changed meanwhile") | tally.failed
 
 
 def _later(worker: Worker, tally: Tally) -> list[Shard]:
@@ -181,20 +182,6 @@ def _later(worker: Worker, tally: Tally) -> list[Shard]:
     if lost:
         tally.notes.append(f"A worker stopped early ({how}); its {len(lost)} runs are retried one by one.")
     return [[run] for run in lost]
-
-
-@contextmanager
-def _unheard() -> Iterator[None]:
-    """Processes started inside never receive Ctrl-C or SIGTERM; this process passes them on."""
-    resource_tracker.ensure_running()  # which would let them through again
-    if not hasattr(signal, "pthread_sigmask"):  # Windows: there it does so itself
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def share(folders: Sequence[RunFolder], device: str, workers: int | None) -> list[tuple[str, Shard]]:

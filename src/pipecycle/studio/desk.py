@@ -18,7 +18,7 @@ from attrs import define, field
 
 from pipecycle.errors import InputError, own_code, sentence
 from pipecycle.runs.config import Config
-from pipecycle.stopping import die_with_parent
+from pipecycle.stopping import die_with_parent, unheard
 from pipecycle.studio.planner import Superseded, message
 
 WORKERS = 2
@@ -45,7 +45,8 @@ class Planner:
         self._pipe, theirs = context.Pipe()
         self._dropped, self._slot = context.RawValue("b"), context.RawValue("q")
         self._process = context.Process(target=_work, args=(theirs, self._dropped, self._slot), daemon=True)
-        self._process.start()
+        with unheard([signal.SIGINT]):  # a Ctrl-C is for the studio, which ends it
+            self._process.start()
         theirs.close()
 
     @property
@@ -171,7 +172,6 @@ class Desk:
 
 def _work(pipe: Connection, dropped: Any, slot: Any) -> None:
     """Inside the process: Ctrl-C is for the studio, which ends this one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
 
     def watch(over: int) -> None:
