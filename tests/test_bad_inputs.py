@@ -55,7 +55,8 @@ FLAGS: dict[str, tuple[str, tuple[str, ...]]] = {
             "solar:{files}/sun.csv,shift=inf", "solar:{files}/sun.csv,colour=3", "solar:{files}/timeless.csv",
             "solar:{files}/backwards.csv", "solar:{files}/dark.csv", "csv:{files}/ragged.csv", "csv:{files}/ten.csv",
             "csv:{files}/sun.csv,day=0", "csv:{files}/sun.csv,day=99999", "csv:{files}", "csv:{files}/noise.bin",
-            "clearsky:91", "clearsky:nan", "clearsky:40,days=0..5", "clearsky:40,days=x", "always:3", "[/]",
+            "clearsky:91", "clearsky:nan", "clearsky:40,days=0..5", "clearsky:40,days=x", "always:3", "always:", "[/]",
+            "csv:{files}/pipe", "csv:/dev/zero", "csv:,day=1", "solar:{files}/sun.csv,panel=1,panel=2",
         ),
     ),
     "plan pipecycle --out": (
