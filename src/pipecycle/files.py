@@ -86,10 +86,11 @@ def writable(path: Path) -> None:
 def writable_folder(path: Path) -> None:
     """The same for a folder, which may have to be made."""
     with using(path, "written"):
-        while not path.exists():
+        while not os.path.lexists(path):
             path = path.parent
         if not path.is_dir():
-            raise InputError(f"{path}: cannot be written (it is a file, needs a folder)")
+            what = "file" if path.exists() else "link to nothing"
+            raise InputError(f"{path}: cannot be written (it is a {what}, needs a folder)")
         if not os.access(path, os.W_OK):
             raise InputError(f"{path}: cannot be written (permission denied)")
 
