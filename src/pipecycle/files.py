@@ -167,7 +167,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 def parsed_toml(data: bytes | str, path: Path) -> dict[str, Any]:
     """The same for what was read from a file."""
     try:
-        return tomllib.loads(data if isinstance(data, str) else data.decode())
+        return tomllib.loads(data if isinstance(data, str) else data.decode("utf-8-sig"))
     except RecursionError:
         raise InputError(f"{path}: is not TOML that can be read (too deeply nested)") from None
     except ValueError as error:  # of TOML, of its encoding, or a number of thousands of digits

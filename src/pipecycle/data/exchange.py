@@ -73,7 +73,7 @@ def _from_npz(path: Path, task: Task, trial: int) -> Split:
 def _from_json(path: Path, task: Task, trial: int) -> Split:
     try:
         with reading(path):
-            content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+            content = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_unique)
     except InputError:
         raise
     except (ValueError, RecursionError) as error:  # of its encoding, of json, or a number of thousands of digits
