@@ -147,7 +147,7 @@ def test_config_teaches_and_is_a_configuration(tmp_path: Path) -> None:
         assert read_config(tmp_path / "c.toml").identity() == Config(name).identity()
     text = run("config", "pipecycle").stdout
     assert 'rotation = "longest-idle"  # Who joins when more clients are eligible than fit; one of' in text
-    assert "lr = 0.05  # learning rate; above 0\n" in text
+    assert "lr = 0.05  # learning rate; above 0 and at most 1,000,000\n" in text
     assert "; a number of at least 0 and below 1\n" in text
     assert "none is" not in text
     assert 'harvest = "bernoulli:0.5"  # where energy comes from: a rate, bernoulli:RATE, markov:RATE,BURST,' in text
