@@ -55,7 +55,8 @@ FLAGS: dict[str, tuple[str, tuple[str, ...]]] = {
             "solar:{files}/sun.csv,shift=inf", "solar:{files}/sun.csv,colour=3", "solar:{files}/timeless.csv",
             "solar:{files}/backwards.csv", "solar:{files}/dark.csv", "csv:{files}/ragged.csv", "csv:{files}/ten.csv",
             "csv:{files}/sun.csv,day=0", "csv:{files}/sun.csv,day=99999", "csv:{files}", "csv:{files}/noise.bin",
-            "clearsky:91", "clearsky:nan", "clearsky:40,days=0..5", "clearsky:40,days=x", "always:3", "[/]",
+            "clearsky:91", "clearsky:nan", "clearsky:40,days=0..5", "clearsky:40,days=x", "always:3", "always:", "[/]",
+            "csv:{files}/pipe", "csv:/dev/zero", "csv:,day=1", "solar:{files}/sun.csv,panel=1,panel=2",
         ),
     ),
     "plan pipecycle --out": (
@@ -88,7 +89,7 @@ FLAGS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "run fedavg --device": ("device", ("gpu", "cuda:-1", "cuda:99", "mps", "[/]")),
     "run fedavg --save-every": ("save", NUMBERS),
-    "run fedavg --out": ("", ("{files}/sun.csv", "{files}/sun.csv/x")),
+    "run fedavg --out": ("", ("{files}/sun.csv", "{files}/sun.csv/x", "{files}/loop", "{files}/loop/x")),
     "run fedavg --alpha": ("alpha", ("0", "-1", "nan")),
     "run fedavg --data": ("", ("mnist", "none.npz", "{files}/labels.npz", "{files}/pickled.npz")),
     "run": ("", ("fedavgg", "{files}")),
@@ -232,6 +233,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "ten.csv").write_text("".join(f"{row},{','.join('1' * 10)}\n" for row in range(5)))
     (home / "noise.bin").write_bytes(np.random.default_rng(1).bytes(3000))
     os.mkfifo(home / "pipe")
+    (home / "loop").symlink_to("loop")
     (home / "noise.npz").write_bytes((home / "noise.bin").read_bytes())
     plan(build("pipecycle"), 0.5, clients=8, slots=60, session=5).save(home / "plan.npz")
     x, y = np.zeros((30, 4), np.float32), np.arange(30) % 3
@@ -291,7 +293,7 @@ def test_refused_in_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIPECYCLE_CACHE", str(files.parent / "cache"))
-    before = {path: path.stat().st_mtime_ns for path in files.rglob("*")}
+    before = {path: path.lstat().st_mtime_ns for path in files.rglob("*")}
     began = time.process_time()
     with pytest.raises(SystemExit) as ended:
         main(arguments(command, value, files))
@@ -305,7 +307,7 @@ def test_refused_in_one_sentence(
     assert len("".join(lines)) < 1000
     assert named.lower() in output.err.lower()
     assert [*tmp_path.iterdir()] == []
-    assert {path: path.stat().st_mtime_ns for path in files.rglob("*")} == before
+    assert {path: path.lstat().st_mtime_ns for path in files.rglob("*")} == before
 
 
 @pytest.mark.parametrize(("command", "value", "named"), CASES[3 :: len(CASES) // 20][:20])

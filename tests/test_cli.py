@@ -44,6 +44,19 @@ def test_defaults_and_keys() -> None:
     assert got["sessions"] == 29_960
 
 
+def test_a_plan_says_what_it_does_not_look_at(tmp_path: Path) -> None:
+    words = ("plan", "pipecycle{train.momentum=0.5}", "--slots", "60", "--set", "train.lr=3", "--set", "train.batch=5")
+    said = "Note: train.momentum, train.lr have no effect on a plan, which trains nothing."
+    assert said in run(*words).stdout
+    assert said in run(*words, "--json").stderr
+    assert "no effect" not in run("plan", "pipecycle", "--slots", "60", "--set", "data.samples=5", "--json").stderr
+
+
+def test_a_configuration_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("[world]\nslots = 60\n", encoding="utf-8-sig")
+    assert figures("fedavg", "--config", str(tmp_path / "mine.toml"))["slots"] == 60
+
+
 def test_a_budget_stops_the_plan() -> None:
     got = figures("pipecycle", "--delta", "1", "--budget", "500000")
     assert got["budget_slot"] == 11_930
@@ -134,7 +147,7 @@ def test_config_teaches_and_is_a_configuration(tmp_path: Path) -> None:
         assert read_config(tmp_path / "c.toml").identity() == Config(name).identity()
     text = run("config", "pipecycle").stdout
     assert 'rotation = "longest-idle"  # Who joins when more clients are eligible than fit; one of' in text
-    assert "lr = 0.05  # learning rate; above 0\n" in text
+    assert "lr = 0.05  # learning rate; above 0 and at most 1,000,000\n" in text
     assert "; a number of at least 0 and below 1\n" in text
     assert "none is" not in text
     assert 'harvest = "bernoulli:0.5"  # where energy comes from: a rate, bernoulli:RATE, markov:RATE,BURST,' in text

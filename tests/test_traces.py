@@ -102,6 +102,11 @@ def test_specs_with_options(tmp_path: Path) -> None:
         ("0,1\n1,2\n3,4\n", "line 3: time must advance"),
         ("0,1\n0,2\n", "time must advance"),
         ("0,1\n1,2,3\n", "line 2: has 3 columns"),
+        ("0,NA\n1,2\n2,3\n", "line 1: '0,NA' is not a time and numbers"),
+        ("6/1/2024,0:00,NA\n6/1/2024,0:01,2\n6/1/2024,0:02,3\n", "line 1"),
+        ("-1.7e308,1\n1.7e308,1\n", "line 1: the time or a value is not a finite number of at most 1e15"),
+        ("0,1\n1,1.7e308\n", "line 2: the time or a value"),
+        ("2024-06-01T00:00+02:00,1\n2024-06-01T00:01+05:00,2\n", "time must advance"),
     ],
 )
 def test_unreadable_files_are_refused_by_line(tmp_path: Path, text: str, reason: str) -> None:
@@ -109,6 +114,12 @@ def test_unreadable_files_are_refused_by_line(tmp_path: Path, text: str, reason:
     path.write_text(text)
     with pytest.raises(InputError, match=reason):
         read(path)
+
+
+def test_a_file_may_name_the_distance_from_utc(tmp_path: Path) -> None:
+    hours = ["00:00+02:00", "01:00+02:00", "02:00+02:00", "02:00+01:00", "03:00+01:00"]  # summer time ends
+    (tmp_path / "autumn.csv").write_text("".join(f"2024-10-27 {hour},1\n" for hour in hours))
+    assert read(tmp_path / "autumn.csv").minutes == 60.0
 
 
 def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipecycle.errors import InputError
-from pipecycle.files import reason
+from pipecycle.files import reading
 
 Array = NDArray[Any]
 MOST_DEFLATED = 1100
@@ -21,15 +21,16 @@ MOST_DEFLATED = 1100
 def read_arrays(path: Path) -> dict[str, Array]:
     """All arrays of an npz file.  Nothing is unpickled, since that would run what the file holds; no memory is taken
     before a header is known to be true; the archive's checksums are verified."""
-    try:
-        with path.open("rb") as file:
-            return _members(file)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({reason(error)})") from None
-    except Exception:  # zipfile and zlib have a dozen kinds of errors for damaged files
-        raise InputError(f"{path}: is not an npz file of named arrays, or a damaged one") from None
+    with reading(path):
+        try:
+            with path.open("rb") as file:
+                return _members(file)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+        except OSError:
+            raise
+        except Exception:  # zipfile and zlib have a dozen kinds of errors for damaged files
+            raise InputError(f"{path}: is not an npz file of named arrays, or a damaged one") from None
 
 
 def _members(file: IO[bytes]) -> dict[str, Array]:

@@ -25,6 +25,8 @@ MOST_GROUPS = 10**5
 MOST_UNITS = 2**40
 """Of one battery, budget or cost."""
 MOST_BATCH = 2**16
+MOST_FACTOR = 1e6
+"""Of a learning rate, or of a term of the loss: its products fit 32 bits, and beyond all models diverge."""
 MOST_RUNS = 10**5
 """Of one sweep."""
 MOST_PLANS = 1000
@@ -128,6 +130,10 @@ share = number(above=0, most=1)
 units = number(least=0, most=MOST_UNITS)
 """Energy."""
 some_units = number(above=0, most=MOST_UNITS)
+rate = number(above=0, most=MOST_FACTOR)
+"""A learning rate."""
+factor = number(least=0, most=MOST_FACTOR)
+"""Of a term of the loss."""
 seconds = number(least=0, most=1e9)
 some_seconds = number(above=0, most=1e9)
 some_slots = at_least(1, "slot", most=MOST_SLOTS)

@@ -25,7 +25,7 @@ def write(path: Path, data: bytes | str, *, mode: int = 0o666) -> None:
         raise InputError(f"{path}: is a folder, needs the name of a file")
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        _refuse_device(path)
+        _refuse_device(path, "written")
         tidy(path.parent, path.name)
         with open(partial, "wb", opener=lambda path, flags: os.open(path, flags, mode)) as file:
             file.write(data.encode() if isinstance(data, str) else data)
@@ -40,10 +40,10 @@ def write(path: Path, data: bytes | str, *, mode: int = 0o666) -> None:
             partial.unlink(missing_ok=True)
 
 
-def _refuse_device(path: Path) -> None:
-    """Refuse /dev/null and the like, also a pipe: renaming would put a file in its place."""
+def _refuse_device(path: Path, how: str) -> None:
+    """Refuse /dev/null and the like, also a pipe: renaming would put a file in its place, and reading may never end."""
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise InputError(f"{path}: cannot be written (it is a device or a pipe, needs the name of a file)")
+        raise InputError(f"{path}: cannot be {how} (it is a device or a pipe, needs the name of a file)")
 
 
 def sync_folder(folder: Path) -> None:
@@ -76,7 +76,7 @@ def writable(path: Path) -> None:
     with using(path, "written"):
         if not path.name or path.is_dir():
             raise InputError(f"{path}: is a folder, needs the name of a file")
-        _refuse_device(path)  # or a name that is too long
+        _refuse_device(path, "written")  # or a name that is too long
         if not path.parent.is_dir():
             raise InputError(f"{path}: cannot be written ({path.parent} is not a folder)")
         if not os.access(path.parent, os.W_OK):
@@ -86,10 +86,11 @@ def writable(path: Path) -> None:
 def writable_folder(path: Path) -> None:
     """The same for a folder, which may have to be made."""
     with using(path, "written"):
-        while not path.exists():
+        while not os.path.lexists(path):
             path = path.parent
         if not path.is_dir():
-            raise InputError(f"{path}: cannot be written (it is a file, needs a folder)")
+            what = "file" if path.exists() else "link to nothing"
+            raise InputError(f"{path}: cannot be written (it is a {what}, needs a folder)")
         if not os.access(path, os.W_OK):
             raise InputError(f"{path}: cannot be written (permission denied)")
 
@@ -132,6 +133,14 @@ def using(path: Path, how: str) -> Iterator[None]:
         raise InputError(f"{path}: cannot be {how} ({reason(error)})") from None
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """The same for a file that is read to its end, perhaps more than once."""
+    with using(path, "read"):
+        _refuse_device(path, "read")
+        yield
+
+
 def sealed(values: Mapping[str, Any]) -> str:
     """Plain values as one line of JSON that tells whether it is damaged."""
     text = json.dumps(values)
@@ -158,7 +167,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 def parsed_toml(data: bytes | str, path: Path) -> dict[str, Any]:
     """The same for what was read from a file."""
     try:
-        return tomllib.loads(data if isinstance(data, str) else data.decode())
+        return tomllib.loads(data if isinstance(data, str) else data.decode("utf-8-sig"))
     except RecursionError:
         raise InputError(f"{path}: is not TOML that can be read (too deeply nested)") from None
     except ValueError as error:  # of TOML, of its encoding, or a number of thousands of digits

@@ -23,6 +23,7 @@ def test_split_prints_counts() -> None:
     out = run("split", "digits", "--clients", "3", "--samples", "40", "--trial", "2")
     assert "digits: class counts" in out
     assert iid(load("digits"), 3, 40, 2).digest() in out
+    assert run("split", "digits", "--clients", "3", "--samples", "40", "--trial", "2", "--alpha", "iid") == out
 
 
 def test_split_of_many_clients_is_cut() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
 import stat
@@ -89,8 +90,9 @@ def test_a_node_keeps_its_key(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="needs a host name or an address"):
-        make_authority(tmp_path / "keys", ["mañana"])
+    for name in ("mañana", "a b", "http://h", "h:80", "a..b", "[::1]", "10.0.0.0/8", "1.2.3", "-x", "h\n", "h" * 300):
+        with pytest.raises(InputError, match="needs a host name or an address"):
+            make_authority(tmp_path / "keys", [name])
     assert not (tmp_path / "keys").exists()
 
 
@@ -185,6 +187,8 @@ def test_what_cannot_be_done_is_one_sentence_and_changes_nothing(keys: Path, dep
     before = contents(keys)
     (keys.parent / "none").mkdir()
     (keys.parent / "text").write_text("no key")
+    (keys.parent / "loop").symlink_to("loop")
+    os.mkfifo(keys.parent / "pipe")
     make_authority(keys.parent / "foreign", kept=keys.parent / "foreign.key")
     for arguments, words in {
         "keys keys": "has certificates already, so nothing is written (--nodes adds nodes, --renew makes",
@@ -195,6 +199,11 @@ def test_what_cannot_be_done_is_one_sentence_and_changes_nothing(keys: Path, dep
         "keys keys --renew --authority gone": "gone: is not there, and nothing else can sign for keys/ca.crt",
         "keys keys --renew --authority text": "text: is not a private key that can be read",
         "keys keys --renew --authority foreign.key": "foreign.key: is not the key of keys/ca.crt",
+        "keys keys --renew --authority pipe": "pipe: cannot be read (it is a device or a pipe",
+        "keys keys --renew --authority loop": "loop: ",
+        "keys new --authority no/key": "no/key: cannot be written (no is not a folder)",
+        "keys loop": "loop: ",
+        "keys /": "/: is the whole disk, needs a folder for keys",
         "status --keys none": "--keys none: has no certificates (`pipecycle deploy keys none` makes them)",
         "status": "live: nothing runs or has run there",
     }.items():
@@ -203,6 +212,7 @@ def test_what_cannot_be_done_is_one_sentence_and_changes_nothing(keys: Path, dep
         assert words in done.stderr, arguments
         assert len(done.stderr.splitlines()) == 1
     assert contents(keys) == before
+    assert not (keys.parent / "new").exists()
     assert not list((keys.parent / "none").iterdir())
     (keys / "server.crt").write_text("damaged")
     done = deploy("status", "--keys", "keys", cwd=keys.parent)

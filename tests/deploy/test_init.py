@@ -82,6 +82,11 @@ def test_own_modules_travel_with_the_app(tmp_path: Path, deploy: Deploy) -> None
         (["--set", "grups=2"], "--set grups=2: is no setting of the run or of pipecycle"),
         (["--harvest", "moon"], "harvest 'moon': needs"),
         (["--nodes", "0"], "--nodes 0: needs 1 to 10,000"),
+        (["--nodes", "3", "--set", "clients=4"], "--nodes and --set clients=4: give one of them, not both"),
+        (["--policy", "mifa", "--set", "policy=flda"], "--policy and --set policy=flda: give one of them, not both"),
+        (["--set", "groups=2", "--set", "policy-settings={}"], "--set policy-settings and --set groups: give one"),
+        (["--set", "clients=99999"], "clients = 99999: needs at most 10,000"),
+        (["--set", "evaluate-clients=9"], "evaluate-clients = 9: needs at most the 4 clients"),
         (["--nodes", "99999"], "--nodes 99999: needs 1 to 10,000"),
     ],
 )
@@ -106,6 +111,17 @@ def test_folders_without_an_app(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="did you mean 'slots'"):
         read_app(tmp_path)
+    inline = 'tool = {flwr = {app = {components = {serverapp = "x"}}}}\n'
+    for text, said in {
+        "tool = 5\n": "describes no Flower app",
+        "[tool]\nflwr = 5\n": "describes no Flower app",
+        "[tool.flwr.app]\nconfig = 5\n[tool.flwr.app.components]\n": "config = 5: needs a table",
+        inline: "needs tables with headers of their own",
+    }.items():
+        (tmp_path / "pyproject.toml").write_text(text)
+        with pytest.raises(InputError, match=said):
+            write_app(tmp_path, RunSettings())
+        assert (tmp_path / "pyproject.toml").read_text() == text
 
 
 def test_an_app_of_the_users_own_may_have_any_keys(tmp_path: Path) -> None:
@@ -134,6 +150,40 @@ def test_a_node_s_own_settings_are_checked_with_or_without_the_prefix(tmp_path: 
         device.check()
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("pipecycle = 5\n", "needs a table"),
+        ("[pipecycle]\nbatery = 'machine'\n", "did you mean 'battery'"),
+        ("data = '/none.npz'\n", "data = /none.npz: there is no such file or folder"),
+        ("pace = -1\n", "pace = -1"),
+    ],
+)
+def test_a_device_s_mistakes_are_found_before_flower_starts(tmp_path: Path, text: str, said: str) -> None:
+    pytest.importorskip("flwr")
+    from pipecycle.commands.live_node import Device
+
+    device = Device(tmp_path / "node.toml", "127.0.0.1:1", None, None)
+    device.settings.write_text(text)
+    with pytest.raises(InputError, match=said):
+        device.check()
+    for address in ("host", "host:", "host:0", "host:65536", ":80", "http://h:80"):
+        device.settings.write_text("")
+        with pytest.raises(InputError, match="needs HOST:PORT"):
+            Device(device.settings, address, None, None).check()
+
+
+def test_keys_that_are_not_ours_are_named(tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    from pipecycle.commands.live_node import Device
+
+    device = Device(tmp_path / "node.toml", "127.0.0.1:1", None, None)
+    device.settings.write_text("partition-id = 1\ncapcity = 60.0\nnum-partitions = 4\n")
+    assert device.foreign() == ["capcity"]
+    device.settings.write_text('partition-id = 1\ncamera = "/dev/video0"\n[pipecycle]\ncapacity = 60.0\n')
+    assert device.foreign() == ["camera"]
+
+
 @pytest.mark.parametrize("kind", ["systemd", "compose"])
 def test_what_keeps_it_running_elsewhere(deploy: Deploy, tmp_path: Path, kind: str) -> None:
     command = ["init", "wood", "--nodes", "2", "--with", kind, "--superlink", "pi.local:9000"]
@@ -152,7 +202,9 @@ def test_what_keeps_it_running_elsewhere(deploy: Deploy, tmp_path: Path, kind: s
     assert together.count("estart: always" if kind == "compose" else "Restart=always") == 2
 
 
-@pytest.mark.parametrize("address", ["fl.example.org", "a place:8000", "https://fl.example.org:8000", "x:"])
+@pytest.mark.parametrize(
+    "address", ["fl.example.org", "a place:8000", "https://fl.example.org:8000", "x:", "x:0", "x:65536"]
+)
 def test_an_address_that_no_unit_could_use(deploy: Deploy, tmp_path: Path, address: str) -> None:
     refused = deploy("init", "wood", "--with", "systemd", "--superlink", address, cwd=tmp_path)
     assert refused.returncode == 2

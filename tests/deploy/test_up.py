@@ -143,6 +143,23 @@ def test_a_failed_run_says_why(tmp_path: Path, up: Up) -> None:
     assert members(folder) == set()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--node", "battery=fleet:none.toml"], "fleet none.toml: there is no such file"),
+        (["--set", "clock=logical", "--node", "battery=machine"], "needs a run with clock = wall"),
+        (["--harvest", "csv:none.csv"], "none.csv: cannot be read"),
+        (["--set", "out=/tmp/elsewhere"], "--set out=/tmp/elsewhere: is set for you"),
+        (["--resume"], "live/run: holds no run to resume"),
+    ],
+)
+def test_a_mistake_writes_nothing(tmp_path: Path, command: Command, arguments: list[str], sentence: str) -> None:
+    done = command("deploy", "up", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_how_nodes_were_started_is_kept(tmp_path: Path) -> None:
     site, begun = Site(tmp_path), StartOptions(True, {"battery": 'gauge:/run/a "b"', "capacity": 60.0})
     site.federation.mkdir()

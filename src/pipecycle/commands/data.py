@@ -30,6 +30,7 @@ from pipecycle.data.sets import load
 from pipecycle.data.split import Split
 from pipecycle.data.task import Task
 from pipecycle.files import writable
+from pipecycle.runs.config import Config
 
 ROWS, COLUMNS = 40, 20
 """Clients and classes that the table of a split has room for; --json has all of them."""
@@ -89,7 +90,9 @@ def split_(
         str, typer.Argument(help="A data set's name or an .npz file.", autocompletion=among(CATALOGUE, ".npz"))
     ],
     clients: Annotated[int, typer.Option(help="How many clients share it.")] = 100,
-    alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration; without it the split is IID.")] = None,
+    alpha: Annotated[
+        str | None, typer.Option(help="Dirichlet concentration of the labels, or iid. \\[default: iid]")
+    ] = None,
     samples: Annotated[
         int | None, typer.Option(help="Samples per client. \\[default: min(300, all / clients)]")
     ] = None,
@@ -103,8 +106,9 @@ def split_(
     if out is not None:
         kind(out)
         writable(out)
+    given = None if alpha is None else Config().changed({"alpha": alpha}).data.alpha
     task = load(data)
-    split = drawn(task, clients, samples, alpha, trial)
+    split = drawn(task, clients, samples, given, trial)
     if out is not None:
         save(split, out)
     if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from pipecycle.checks import MOST_NODES
+from pipecycle.checks import MOST_NODES, at_least
 from pipecycle.commands import live_table
 from pipecycle.commands.fields import Given, fields
 from pipecycle.commands.live_app import quoted, write_app
@@ -151,6 +152,8 @@ def up(
     site = Site(folder or dir_ or Path("live"))
     options = _options(policy, nodes, harvest, set_, given, site.policy)
     own: dict[str, Any] = pairs(node or [])
+    for key in options.keys() & {"out", "resume"}:
+        raise InputError(f"--set {key}={options[key]}: is set for you (results are in {site.out}, --resume resumes)")
     if fleet is not None:
         if "battery" in own:
             raise InputError("--fleet and --node battery=...: give one of them, not both")
@@ -369,23 +372,33 @@ def _options(
     chosen: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
     known, policy_options = RunSettings.notes(), {}
     for key, value in pairs(set_ or []).items():
+        if key in chosen:
+            option = "nodes" if key == "clients" else key
+            raise InputError(f"--{option} and --set {key}={value}: give one of them, not both")
         if key in known:
             chosen[key] = value
         else:
             policy_options[key] = value
+    if "clients" in chosen:
+        at_least(1, "node", most=MOST_NODES).of("clients", convert("clients", chosen["clients"], int))
+    name = str(chosen.get("policy", before))
+    if policy_options and "policy-settings" in chosen:
+        raise InputError(f"--set policy-settings and --set {next(iter(policy_options))}: give one of them, not both")
     if policy_options:
-        name = str(chosen.get("policy", before))
-        allowed = parameters(policy_class(name))
-        for key, value in policy_options.items():
-            if key not in allowed:
-                options = ", ".join([*known, *allowed])
-                raise InputError(f"--set {key}={value}: is no setting of the run or of {name}, needs one of {options}")
-        chosen["policy-settings"] = json.dumps(
-            {key: convert(key, value, allowed[key]) for key, value in policy_options.items()}
-        )
-    elif policy is not None and policy != before:
+        chosen["policy-settings"] = _policy_settings(name, policy_options, known)
+    elif name != before:
         chosen.setdefault("policy-settings", "{}")  # those in the app are another policy's
     return chosen
+
+
+def _policy_settings(policy: str, options: dict[str, Any], known: Iterable[str]) -> str:
+    """Settings of a policy as JSON; `known` are those of the run, for the message about what is neither."""
+    allowed = parameters(policy_class(policy))
+    for key, value in options.items():
+        if key not in allowed:
+            needs = ", ".join([*known, *allowed])
+            raise InputError(f"--set {key}={value}: is no setting of the run or of {policy}, needs one of {needs}")
+    return json.dumps({key: convert(key, value, allowed[key]) for key, value in options.items()})
 
 
 def _need_flower() -> None:

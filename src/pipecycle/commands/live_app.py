@@ -14,7 +14,7 @@ from typing import Any
 from attrs import frozen
 
 from pipecycle.deploy.wire.settings import MARKS, PREFIX, RunSettings, Scalar
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, shown
 from pipecycle.files import make_folder, read_toml, write
 from pipecycle.runs.config import toml
 
@@ -118,13 +118,9 @@ def read_app(folder: Path) -> App:
     path = folder / "pyproject.toml"
     if not path.exists():
         raise InputError(f"{folder}: has no app; `pipecycle deploy init {quoted(folder)}` writes one")
-    values = read_toml(path)
-    app: Any = values.get("tool", {}).get("flwr", {}).get("app", {})
-    if not isinstance(app, dict) or "components" not in app:
-        raise InputError(f"{path}: describes no Flower app ([tool.flwr.app.components])")
+    config = _config(path)
     if str(folder.absolute()) not in sys.path:
         sys.path.append(str(folder.absolute()))  # a policy or a model of the app's own
-    config = app.get("config", {})
     table = config.get("pipecycle")
     if isinstance(table, dict):
         return App(path, RunSettings.of(table), frozenset(table), PREFIX)
@@ -133,14 +129,30 @@ def read_app(folder: Path) -> App:
     return App(path, RunSettings.of(config), frozenset(config), "")
 
 
+def _config(path: Path) -> dict[str, Any]:
+    """The settings of the Flower app that a pyproject.toml describes."""
+    app: Any = read_toml(path)
+    for key in ("tool", "flwr", "app"):
+        app = app.get(key) if isinstance(app, dict) else None
+    if not isinstance(app, dict) or "components" not in app:
+        raise InputError(f"{path}: describes no Flower app ([tool.flwr.app.components])")
+    config = app.get("config", {})
+    if not isinstance(config, dict):
+        raise InputError(f"{path}: config = {shown(config)}: needs a table, [tool.flwr.app.config]")
+    return config
+
+
 def add_settings(folder: Path, settings: RunSettings) -> list[Path]:
     """Add our settings to a user's own app, which keeps its own."""
     path = folder / "pyproject.toml"
-    app: Any = read_toml(path).get("tool", {}).get("flwr", {}).get("app", {})
-    if not isinstance(app, dict) or "components" not in app or app.get("config", {}).keys() & {"pipecycle", *MARKS}:
+    if _config(path).keys() & {"pipecycle", *MARKS}:
         raise InputError(f"{folder}: has an app already, so nothing is written; edit its pyproject.toml instead")
     text = f"{path.read_text().rstrip()}\n\n{OWN}{annotated(settings)}"
-    tomllib.loads(text)
+    try:
+        tomllib.loads(text)
+    except ValueError:
+        table = OWN.splitlines()[-1]
+        raise InputError(f"{path}: needs tables with headers of their own, so that {table} can follow") from None
     write(path, text)
     return [path]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from attrs import frozen
 from pipecycle.commands.live_app import quoted
 from pipecycle.deploy.local.certificates import HERE, SOON, Authority, make_authority, make_node_key
 from pipecycle.errors import InputError
+from pipecycle.files import writable
 from pipecycle.words import some
 
 FIRST = 4
@@ -26,9 +28,12 @@ class Keys:
 
     @staticmethod
     def of(folder: Path, kept: Path | None) -> Keys:
-        named = folder if folder.name.strip(".") else folder.resolve()
+        whole = Path(os.path.realpath(folder))  # which allows for loops of links
+        named = folder if folder.name.strip(".") else whole
+        if not named.name:
+            raise InputError(f"{folder}: is the whole disk, needs a folder for keys")
         kept = kept or named.with_name(f"{named.name}-authority.key")
-        if kept.resolve().is_relative_to(folder.resolve()):
+        if Path(os.path.realpath(kept)).is_relative_to(whole):
             raise InputError(f"--authority {kept}: lies in {folder}, which is copied to devices; needs another place")
         return Keys(folder, kept)
 
@@ -68,6 +73,8 @@ class Keys:
                 f"{self.kept}: is not there, and nothing else can sign for {authority.root} (move ca.crt away to make "
                 f"another authority, whose ca.crt every device needs; the nodes' keys stay)"
             )
+        if not self.kept.exists():
+            writable(self.kept)
         files = (authority.root, authority.certificate, authority.key)
         before = [path.read_bytes() if path.exists() else b"" for path in files]
         make_authority(self.folder, [*HERE, *hosts] if hosts or not made else authority.names, self.kept)

@@ -6,10 +6,12 @@ import re
 from pathlib import Path
 
 from pipecycle.deploy.local.loopback import SWITCHES
-from pipecycle.errors import InputError
+from pipecycle.errors import InputError, shown
 from pipecycle.files import make_folder, write
 from pipecycle.runs.config import toml
 
+LONGEST_NAME, MOST_PORT = 253, 65_535
+"""Of a host, and of ports."""
 FOLDER = "machines"
 HOME, KEYS, STATE = "/opt/pipecycle", "/etc/pipecycle", "/var/lib/pipecycle"
 LINK = """\
@@ -73,9 +75,13 @@ ledger = {ledger}
 
 def port_of(address: str) -> str:
     """The port of a SuperLink, refused unless a unit can name it."""
-    if re.fullmatch(r"[\w.:\[\]-]+:\d+", address, re.ASCII) is None:
-        raise InputError(f"--superlink {address}: needs HOST:PORT, such as fl.example.org:8000")
-    return address.rpartition(":")[2]
+    host, _, port = address.rpartition(":")
+    named = re.fullmatch(r"\[[0-9A-Fa-f:.]+\]|\w[\w.-]*", host, re.ASCII) is not None and len(host) <= LONGEST_NAME
+    if not named or re.fullmatch(r"[1-9]\d{0,4}", port, re.ASCII) is None or int(port) > MOST_PORT:
+        raise InputError(
+            f"--superlink {shown(address)}: needs HOST:PORT, such as fl.example.org:8000, and a port up to {MOST_PORT}"
+        )
+    return port
 
 
 def write_machines(folder: Path, kind: str, address: str, nodes: int) -> list[Path]:

@@ -15,10 +15,11 @@ from typing import Any
 
 from attrs import frozen
 
+from pipecycle.commands.live_machines import port_of
 from pipecycle.deploy.local.loopback import SWITCHES, program, supernode
 from pipecycle.deploy.node.settings import NodeSettings
-from pipecycle.deploy.wire.settings import PREFIX, ours
-from pipecycle.errors import InputError
+from pipecycle.deploy.wire.settings import FOREIGN, PREFIX, ours
+from pipecycle.errors import InputError, shown
 from pipecycle.files import read_toml
 from pipecycle.stopping import as_ctrl_c
 
@@ -56,16 +57,32 @@ class Device:
             raise InputError(f"{self.settings}: needs the name of a .toml file, which is how Flower knows a file")
         if self.key is not None and self.root is None:
             raise InputError(f"--key {self.key}: needs --root, since Flower admits keys over TLS alone")
+        port_of(self.superlink)
+        values = self._values()
+        node = NodeSettings.of(ours(values, strict=False), strict=any(key.startswith(PREFIX) for key in values))
+        if node.data and not Path(node.data).exists():
+            raise InputError(f"data = {node.data}: there is no such file or folder")
+        return node
+
+    def foreign(self) -> list[str]:
+        """Keys that are none of our settings: those of a user's own app, or mistyped ones."""
+        values = self._values()
+        known = {*FOREIGN, *(ours(values, strict=False).keys() & NodeSettings.fields().keys())}
+        return [key for key in values if key.removeprefix(PREFIX) not in known]
+
+    def _values(self) -> dict[str, Any]:
         values = read_toml(self.settings)
         table: Any = values.pop("pipecycle", {})  # which Flower makes keys with our prefix
-        if isinstance(table, dict):
-            values |= {PREFIX + key: value for key, value in table.items()}
-        return NodeSettings.of(ours(values, strict=False), strict=False)
+        if not isinstance(table, dict):
+            raise InputError(f"{self.settings}: pipecycle = {shown(table)}: needs a table, [pipecycle]")
+        return values | {PREFIX + key: value for key, value in table.items()}
 
 
 def run_node(device: Device, say: Callable[[str], None]) -> int:
     """Run the SuperNode until it is stopped; its exit code if it ends for another reason than not being let in."""
     environment = device.environment(device.check())
+    if keys := device.foreign():
+        say(f"{device.settings}: {', '.join(keys)}: no setting of pipecycle's, left to an app of your own.")
     while True:
         code, refused = _run(supernode(device.superlink, device.settings, device.root, device.key), environment)
         if not refused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +31,7 @@ from pipecycle.policies.registry import ELSEWHERE, policy_class
 from pipecycle.policies.settings import described
 from pipecycle.policies.spec import Spec
 from pipecycle.report.picture import picture
-from pipecycle.runs.config import BY_THE_MODEL, Config, toml
+from pipecycle.runs.config import BY_THE_MODEL, SHORT, Config, toml
 from pipecycle.runs.planning import model_of, priced_by_model
 from pipecycle.schedule.schedule import Schedule
 from pipecycle.schedule.summary import flattened, sentences, summarise, warnings
@@ -39,6 +40,8 @@ from pipecycle.words import number, plural
 
 WORLD = ("policy.groups", "delta", "clients", "session", "slots", "budget", "trial", "harvest", "fleet")
 """Fields that plans and runs have options for; what they learn has more."""
+PLANNED = ("data.name", "data.samples", "data.split", "data.validation", "train.model", "train.batch")
+"""What a plan takes from the sections about learning: it decides how updates are weighted and what tables cost."""
 
 
 @fields(Config(), "data", "model", *WORLD)
@@ -63,6 +66,10 @@ def plan(
     if out is not None:
         schedule.save(out)
     _print(schedule, as_json)
+    if idle := _idle(policy, set_ or []):
+        verb = "has" if len(idle) == 1 else "have"
+        text = f" {', '.join(idle)} {verb} no effect on a plan, which trains nothing."
+        screen(stderr=as_json).print(lead("Note:", text, "bold yellow"), soft_wrap=False)
     if priced_by_model(chosen) and not as_json:
         classes, size = model_of(chosen)
         price = f"{number(classes**2)} / {number(size)} of an update"
@@ -70,6 +77,13 @@ def plan(
         screen().print(lead("Note:", f" a logit table costs {price}, {why}."))
     if out is not None and not as_json:
         screen().print(f"saved to {out}")
+
+
+def _idle(policy: str | None, pairs: Sequence[str]) -> list[str]:
+    """Fields that were given for this plan and matter to training alone."""
+    keys = [*({} if policy is None else Spec.of(policy).fields), *(pair.partition("=")[0].strip() for pair in pairs)]
+    names = [SHORT.get(key, key) for key in keys]
+    return [name for name in names if name.startswith(("data.", "train.", "look.")) and name not in PLANNED]
 
 
 def show(

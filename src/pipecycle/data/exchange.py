@@ -15,7 +15,7 @@ from pipecycle.data.partition import held_out
 from pipecycle.data.split import Split
 from pipecycle.data.task import Task
 from pipecycle.errors import InputError, shown
-from pipecycle.files import using, write
+from pipecycle.files import reading, write
 
 
 def save(split: Split, path: str | Path) -> None:
@@ -72,8 +72,8 @@ def _from_npz(path: Path, task: Task, trial: int) -> Split:
 
 def _from_json(path: Path, task: Task, trial: int) -> Split:
     try:
-        with using(path, "read"):
-            content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+        with reading(path):
+            content = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_unique)
     except InputError:
         raise
     except (ValueError, RecursionError) as error:  # of its encoding, of json, or a number of thousands of digits

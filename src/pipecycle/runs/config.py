@@ -137,14 +137,14 @@ class TrainSection:
     """The model, and how clients train it."""
 
     model: str = setting("mlp", "the model: mlp, lenet, cnn64, wide, cnn64-gn, resnet8-gn or module:factory", _model)
-    lr: float = setting(0.05, "learning rate", number(above=0))
+    lr: float = setting(0.05, "learning rate", checks.rate)
     momentum: float = setting(0.0, "momentum of SGD, from zero in every session", number(least=0, below=1))
-    weight_decay: float = setting(0.0, "weight decay: pull towards zero", number(least=0))
-    proximal: float = setting(0.0, "pull towards the reference (FedProx)", number(least=0))
+    weight_decay: float = setting(0.0, "weight decay: pull towards zero", checks.factor)
+    proximal: float = setting(0.0, "pull towards the reference (FedProx)", checks.factor)
     lr_decay: float = setting(1.0, "factor on the learning rate per 1,000 slots", share)
     batch: int = setting(15, "samples per step", at_least(1, "sample", most=checks.MOST_BATCH))
     replacement: bool = setting(False, "draw batches independently instead of in passes", flag)
-    distillation: float = setting(0.1, "FLDA: weight of the teacher's term", number(least=0))
+    distillation: float = setting(0.1, "FLDA: weight of the teacher's term", checks.factor)
     precision: str = setting("fp32", "precision of products on a GPU; weights are fp32", one_of("fp32", "tf32", "bf16"))
     augment: str | None = field(
         default=None,

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import attrs
 
 from pipecycle.errors import is_library
-from pipecycle.files import using
+from pipecycle.files import reading
 from pipecycle.runs.config import Config
 from pipecycle.words import some
 from pipecycle.world import specs
@@ -68,7 +68,7 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 def digest(path: Path) -> str:
     """Of a file's bytes, which are read again only if the file was written since."""
-    with using(path, "read"):
+    with reading(path):
         about = path.stat()
         return _digest(path.resolve(), about.st_mtime_ns, about.st_size, about.st_ino)
 

@@ -13,7 +13,7 @@ import numpy as np
 from attrs import frozen
 
 from pipecycle.errors import InputError
-from pipecycle.files import using, write
+from pipecycle.files import reading, write
 from pipecycle.results.metrics import COLUMNS
 from pipecycle.runs.run import RunFolder
 from pipecycle.runs.sweep import flat
@@ -108,7 +108,7 @@ def load(path: Path) -> Results:
     """Results that were saved."""
     from pyarrow import parquet
 
-    with using(path, "read"):
+    with reading(path):
         data = path.read_bytes()
     try:
         table = parquet.read_table(io.BytesIO(data))

@@ -11,7 +11,7 @@ from attrs import asdict, evolve, field, frozen
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from pipecycle.checks import MOST_BATCH, at_least, flag, number, share
+from pipecycle.checks import MOST_BATCH, at_least, factor, flag, share
 from pipecycle.data import Augment, Batches, Split, Task, Views, drawn, load
 from pipecycle.data.augment import augmentation
 from pipecycle.errors import InputError, shown
@@ -32,7 +32,7 @@ class Training:
     """Draw batches independently instead of walking through shuffled passes."""
     lr_decay: float = field(default=1.0, validator=share)
     """The learning rate of a session that starts in slot s is lr * lr_decay ** (s / 1000)."""
-    distillation: float = field(default=0.1, validator=number(least=0))
+    distillation: float = field(default=0.1, validator=factor)
     """FLDA: weight of the teacher's term (lambda)."""
     augment: Augment | None = field(default=None, converter=augmentation)
     """Random views of the images, as `crop:4+flip`; evaluation never has any."""

@@ -16,6 +16,7 @@ import torch
 from attrs import field, frozen
 from torch import Tensor, nn
 
+from pipecycle import checks
 from pipecycle.checks import number
 from pipecycle.errors import InputError
 from pipecycle.train.models import size
@@ -29,10 +30,10 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 class LocalSGD:
     """What a client does in a step; the defaults are plain SGD.  Momentum starts from zero in every session."""
 
-    lr: float = field(default=0.05, validator=number(above=0))
+    lr: float = field(default=0.05, validator=checks.rate)
     momentum: float = field(default=0.0, validator=number(least=0, below=1))
-    weight_decay: float = field(default=0.0, validator=number(least=0))
-    proximal: float = field(default=0.0, validator=number(least=0))
+    weight_decay: float = field(default=0.0, validator=checks.factor)
+    proximal: float = field(default=0.0, validator=checks.factor)
     """Pull towards the reference (FedProx): adds proximal * (x - reference) to the gradient."""
 
     @property

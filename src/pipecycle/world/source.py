@@ -12,7 +12,7 @@ from attrs import frozen
 
 from pipecycle.checks import Check
 from pipecycle.errors import InputError, shown
-from pipecycle.files import reason
+from pipecycle.files import reading
 
 
 @frozen
@@ -25,11 +25,10 @@ class Source:
     @classmethod
     def of(cls, path: Path) -> Source:
         try:
-            return cls(path, path.read_text(encoding="utf-8-sig"))
+            with reading(path):
+                return cls(path, path.read_text(encoding="utf-8-sig"))
         except UnicodeDecodeError as error:
             raise InputError(f"{path}: is not text in UTF-8 (at byte {error.start})") from None
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({reason(error)})") from None
 
     def at(self, line: int | None) -> str:
         return f"{self.path}{'' if line is None else f', line {line}'}"

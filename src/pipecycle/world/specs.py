@@ -65,21 +65,22 @@ def _unread(path: str) -> Trace:
 def _parse(spec: str, reading: Read) -> Placed:
     text.of("harvest", spec)
     kind, _, rest = spec.partition(":")
-    if kind == "always" and not rest:
+    first = rest.partition(",")[0].strip()
+    if spec == "always":
         return Always()
     if kind == "bernoulli" and rest:
         return Bernoulli(_number("rate", rest))
     if kind == "markov" and rest.count(",") == 1:
         rate, burst = rest.split(",")
         return Markov(_number("rate", rate), _number("burst", burst))
-    if kind == "solar" and rest:
+    if kind == "solar" and first:
         path, options = _options(rest, PANEL)
         return Solar(reading(path), **options)
-    if kind == "clearsky" and rest:
+    if kind == "clearsky" and first:
         latitude, options = _options(rest, ("days", *PANEL))
         first, last = options.pop("days", (1, YEAR))
         return Solar(clear_sky(_number("latitude", latitude), first, last), **options)
-    if kind == "csv" and rest:
+    if kind == "csv" and first:
         path, options = _options(rest, ("day",))
         trace = reading(path)
         return Always() if isinstance(trace, _Unread) else Table(trace, **options)
@@ -95,6 +96,8 @@ def _options(text: str, allowed: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
             raise InputError(
                 f"harvest option {shown(pair)!r}: needs one of {', '.join(f'{name}=...' for name in allowed)}"
             )
+        if key in options:
+            raise InputError(f"harvest option {shown(pair)!r}: {key} is set twice, needs one value")
         options[key] = OPTIONS.get(key, _number)(key, value)
     return path, options
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from pipecycle.world.streams import Floats, Ints, streams, unit
 DAY = 1440.0
 LEAST_MINUTES, MOST_MINUTES = 1e-3, 366 * DAY
 """Of a slot, a step of a file and a shift of time."""
+MOST_VALUE = 1e15
+"""In a file, of a time or a value: sums of them stay finite."""
 MOST_GAIN = 2.0**20
 """Units in a slot."""
 _STAMPS = ("%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%H:%M")
@@ -48,7 +50,7 @@ def read(path: str | Path) -> Trace:
     (date, clock) as in NREL's files; a header is optional.  Missing rows and values are refused by line."""
     source = Source.of(Path(path))
     lines = source.cells()
-    if lines and not _is_number(lines[0][1][-1]):
+    if lines and _is_header(lines[0][1]):
         del lines[0]
     if len(lines) < 2:
         source.refuse("needs at least two rows of time and value")
@@ -66,9 +68,9 @@ def read(path: str | Path) -> Trace:
             values[index] = [float(cell) for cell in row[first_value:]]
         except ValueError:
             source.refuse(f"{shown(','.join(row))!r} is not a time and numbers", line)
-    finite = np.isfinite(values).all(axis=1) & np.isfinite(stamps)
-    if not finite.all():
-        source.refuse("the time or a value is not a finite number", lines[int(np.argmin(finite))][0])
+    fit = (np.abs(values) <= MOST_VALUE).all(axis=1) & (np.abs(stamps) <= MOST_VALUE)  # nan is not
+    if not fit.all():
+        source.refuse("the time or a value is not a finite number of at most 1e15", lines[int(np.argmin(fit))][0])
     steps = np.diff(stamps)
     uneven = np.abs(steps - steps[0]) > 1e-6 * abs(steps[0])
     if steps[0] <= 0 or uneven.any():
@@ -85,7 +87,21 @@ def _is_number(text: str) -> bool:
     return True
 
 
+def _is_header(row: list[str]) -> bool:
+    """Whether a first row names the columns: neither its time nor its last value is one."""
+    return not _is_number(row[-1]) and not any(_is_time(" ".join(row[:cells])) for cells in (1, 2))
+
+
+def _is_time(text: str) -> bool:
+    try:
+        _minutes(text.strip())
+    except ValueError:
+        return False
+    return True
+
+
 def _minutes(text: str) -> float:
+    """A time in minutes since some moment; a date that names its distance from UTC is moved there."""
     if _is_number(text):
         return float(text)
     for pattern in _STAMPS:
@@ -93,7 +109,9 @@ def _minutes(text: str) -> float:
             return (datetime.strptime(text, pattern) - datetime(1900, 1, 1)).total_seconds() / 60.0
         except ValueError:
             continue
-    return (datetime.fromisoformat(text).replace(tzinfo=None) - datetime(1900, 1, 1)).total_seconds() / 60.0
+    moment = datetime.fromisoformat(text)
+    since = moment.replace(tzinfo=None) - datetime(1900, 1, 1)
+    return (since - (moment.utcoffset() or timedelta())).total_seconds() / 60.0
 
 
 def first_day(trial: int, days: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import ipaddress
+import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,9 +16,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from pipecycle.errors import InputError
-from pipecycle.files import make_folder, reason, write
+from pipecycle.errors import InputError, shown
+from pipecycle.files import make_folder, reading, write
 
+LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+"""Of a host name, between its dots."""
 HERE = ("localhost", "127.0.0.1", "::1")
 VALID = timedelta(days=365)
 """For the server's certificate."""
@@ -129,10 +132,10 @@ def _name(text: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(text)
-    except ValueError:
-        raise InputError(f"name {text!r}: needs a host name or an address") from None
+    labels = text.removesuffix(".").removeprefix("*.").split(".")
+    if len(text) > 253 or labels[-1].isdigit() or not all(LABEL.fullmatch(label) for label in labels):
+        raise InputError(f"name {shown(text)!r}: needs a host name or an address, without a port")
+    return x509.DNSName(text)
 
 
 def _new() -> ec.EllipticCurvePrivateKey:
@@ -154,8 +157,9 @@ def _certificate(path: Path) -> x509.Certificate:
 
 def _read(path: Path, load: Callable[[bytes], Any], what: str) -> Any:
     try:
-        return load(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({reason(error)})") from None
+        with reading(path):
+            return load(path.read_bytes())
+    except InputError:
+        raise
     except (ValueError, TypeError):  # damaged, or with a passphrase
         raise InputError(f"{path}: is not {what} that can be read") from None

@@ -184,6 +184,8 @@ class RunSettings(FlatSettings):
             raise InputError("policy = isolated: clients that train alone need no federation")
         if self.initial > self.capacity:
             raise InputError(f"initial = {self.initial:g}: needs at most the capacity of {self.capacity:g}")
+        if self.evaluate_clients > self.clients:
+            raise InputError(f"evaluate-clients = {self.evaluate_clients}: needs at most the {self.clients} clients")
         if self.resume and not self.out:
             raise InputError("resume = true: needs `out`, the folder that holds the checkpoint")
 
