@@ -112,16 +112,18 @@ class Site:
         if status(self.federation) is not None:
             look = f"`pipecycle deploy status {quoted(self.folder)}` shows it"
             raise InputError(f"{self.folder}: a federation runs there already ({look})")
-        if not self.has_app:
-            write_app(self.folder, RunSettings.of(options))
+        app = read_app(self.folder) if self.has_app else None
         place: dict[str, Scalar] = {"out": str(self.out.absolute()), "resume": resume}
         if resume:
             chosen = self._continued(options, place, fresh_one)
         else:  # without keys, ids change whenever a node starts
             keys = {"pin-nodes": start.tls}
-            chosen = RunSettings.of({**read_app(self.folder).settings.flat(), **keys, **options, **place})
-        read_app(self.folder).overrides(chosen)  # refuses what the app does not list
+            chosen = RunSettings.of({**(app.settings.flat() if app else {}), **keys, **options, **place})
         battery(chosen, NodeSettings.of(start.node), time)  # refuses one that does not fit the run's clock
+        if app is None:
+            write_app(self.folder, RunSettings.of(options))
+        else:
+            app.overrides(chosen)  # refuses what the app does not list
         if fresh:
             for old in (self.out, self.federation / "logs", self.federation / "nodes"):  # nodes: other batteries
                 shutil.rmtree(old, ignore_errors=True)
