@@ -72,28 +72,38 @@ def test_own_modules_travel_with_the_app(tmp_path: Path, deploy: Deploy) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("verb", "arguments", "sentence"),
     [
-        (["--policy", "fedavgg"], "did you mean 'fedavg'?"),
-        (["--model", "lent"], "did you mean 'lenet'?"),
-        (["--data", "none.npz"], "--data none.npz: there is no such file"),
-        (["--set", "slots=-3"], "slots = -3: needs at least 1"),
-        (["--set", "clock=sundial"], "clock = sundial: needs one of logical, wall"),
-        (["--set", "grups=2"], "--set grups=2: is no setting of the run or of pipecycle"),
-        (["--harvest", "moon"], "harvest 'moon': needs"),
-        (["--nodes", "0"], "--nodes 0: needs 1 to 10,000"),
-        (["--nodes", "3", "--set", "clients=4"], "--nodes and --set clients=4: give one of them, not both"),
-        (["--policy", "mifa", "--set", "policy=flda"], "--policy and --set policy=flda: give one of them, not both"),
-        (["--set", "groups=2", "--set", "policy-settings={}"], "--set policy-settings and --set groups: give one"),
-        (["--set", "clients=99999"], "clients = 99999: needs at most 10,000"),
-        (["--set", "evaluate-clients=9"], "evaluate-clients = 9: needs at most the 4 clients"),
-        (["--nodes", "99999"], "--nodes 99999: needs 1 to 10,000"),
+        ("init", ["--policy", "fedavgg"], "did you mean 'fedavg'?"),
+        ("init", ["--model", "lent"], "did you mean 'lenet'?"),
+        ("init", ["--data", "none.npz"], "--data none.npz: there is no such file"),
+        ("init", ["--set", "slots=-3"], "slots = -3: needs at least 1"),
+        ("init", ["--set", "clock=sundial"], "clock = sundial: needs one of logical, wall"),
+        ("init", ["--set", "grups=2"], "--set grups=2: is no setting of the run or of pipecycle"),
+        ("init", ["--harvest", "moon"], "harvest 'moon': needs"),
+        ("init", ["--nodes", "0"], "--nodes 0: needs 1 to 10,000"),
+        ("init", ["--nodes", "3", "--set", "clients=4"], "--nodes and --set clients=4: give one of them, not both"),
+        (
+            "init",
+            ["--policy", "mifa", "--set", "policy=flda"],
+            "--policy and --set policy=flda: give one of them, not both",
+        ),
+        (
+            "init",
+            ["--set", "groups=2", "--set", "policy-settings={}"],
+            "--set policy-settings and --set groups: give one",
+        ),
+        ("init", ["--set", "clients=99999"], "clients = 99999: needs at most 10,000"),
+        ("init", ["--set", "evaluate-clients=9"], "evaluate-clients = 9: needs at most the 4 clients"),
+        ("init", ["--nodes", "99999"], "--nodes 99999: needs 1 to 10,000"),
+        ("up", ["--set", "clock=logical", "--node", "battery=gauge:/level"], "needs a run with clock = wall"),
+        ("up", ["--node", "battery=fleet:no.toml"], "no.toml"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_no_file(
-    tmp_path: Path, deploy: Deploy, arguments: list[str], sentence: str
+    tmp_path: Path, deploy: Deploy, verb: str, arguments: list[str], sentence: str
 ) -> None:
-    done = deploy("init", "app", *arguments, cwd=tmp_path)
+    done = deploy(verb, "app", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert done.stderr.count("\n") == 1

@@ -122,7 +122,8 @@ class Site:
         battery(chosen, NodeSettings.of(start.node), time)  # refuses one that does not fit the run
         if app is None:
             write_app(self.folder, RunSettings.of(options))
-        read_app(self.folder).overrides(chosen)  # refuses what the app does not list
+        else:
+            app.overrides(chosen)  # refuses what the app does not list
         if fresh:
             for old in (self.out, self.federation / "logs", self.federation / "nodes"):  # nodes: other batteries
                 shutil.rmtree(old, ignore_errors=True)

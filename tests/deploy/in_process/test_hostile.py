@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from flwr.clientapp import ClientApp
 
 from pipecycle.deploy import with_battery
 from pipecycle.deploy.server.model import foreign
-from pipecycle.deploy.wire.arrays import write_arrays
+from pipecycle.deploy.wire.arrays import Refused, read_arrays, write_arrays
 from pipecycle.schedule.schedule import Status
 from pipecycle.world.energy import UNIT
 
@@ -419,6 +420,16 @@ def test_the_size_of_an_update_is_that_of_its_weights(federation: Federation, us
     live = run(federation, lambda client, message, now: None, app=with_battery(app), learning=learning)
     assert live.driver.fleet.asked[HOSTILE] > 2
     assert set(live.driver.refused) == ({"norm"} if outweighs else set())
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [("ab+", "holds + in the place of nothing"), ("a", "holds nothing in the place of b"), ("ba", "holds b in")],
+)
+def test_of_many_names_the_first_that_differs_is_said(names: str, sentence: str) -> None:
+    arrays = {name: np.zeros(1, np.float32) for name in names}
+    with pytest.raises(Refused, match=re.escape(sentence)):
+        read_arrays(write_arrays(arrays), {name: ((1,), np.dtype(np.float32)) for name in "ab"}, "arrays")
 
 
 def test_an_array_that_is_longer_than_it_says_is_not_read(federation: Federation) -> None:

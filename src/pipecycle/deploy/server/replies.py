@@ -127,8 +127,9 @@ class Replies:
             most = run.session * run.batch
         if not 1 <= reply.samples <= most:
             raise Refused("samples", f"{reply.samples}, needs 1 to {most}")
-        if not (1 if self.model.foreign else run.session) <= reply.steps <= run.session:
-            raise Refused("steps", f"{reply.steps}, needs {run.session}")  # a user's own app may have done fewer
+        least = 1 if self.model.foreign else run.session  # a user's own app may have done fewer
+        if not least <= reply.steps <= run.session:
+            raise Refused("steps", f"{reply.steps}, needs {least} to {run.session}")
         if session.payload == "logits":
             sums, counts = self.model.logits(content.get("logits"))
             if bool((counts < 0).any()) or not bool((counts == counts.round()).all()):

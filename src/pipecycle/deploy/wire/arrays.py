@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from itertools import zip_longest
 from math import prod
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pipecycle.arrays import read_array
+from pipecycle.errors import shown
 
 LARGEST = 1e12
 """Weights beyond it are no weights, and would sooner or later not be finite."""
@@ -59,8 +61,9 @@ def read_arrays(record: object, like: Form, name: str) -> Arrays:
     """Arrays with exactly these names, shapes and types, all finite."""
     if not isinstance(record, ArrayRecord):
         raise Refused(name, "is missing")
-    if list(record) != list(like):
-        raise Refused(name, f"has the names {', '.join(record)[:80]}, needs {', '.join(like)[:80]}")
+    for has, needs in zip_longest(record, like, fillvalue="nothing"):
+        if has != needs:
+            raise Refused(name, f"holds {shown(has)} in the place of {needs}")
     return {key: _read(record[key], *like[key], name, key) for key in like}
 
 
