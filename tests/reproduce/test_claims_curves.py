@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from pipecycle_paper import claims_curves as claims
 from pipecycle_paper import paper, selection
@@ -153,6 +154,20 @@ def test_missing_a_target_by_a_hair_is_within_the_error() -> None:
         assert claims.half_the_energy_to_65(found).words == f"{verdict}, but within the error"
     assert claims.half_the_energy_to_65(world(only(1000, 3000), ends(55, 68))).words == "does not hold"
     assert claims.half_the_energy_to_65(world(only(1000, 3000), ends(68, 55))).words == "holds"
+
+
+def test_a_trial_that_never_gets_there_counts_with_all_its_slots() -> None:
+    """Three of five get to 40 % after 4,000 slots or so; the others end after 6,000."""
+    fast, slow = [run(6000.0, 70.0, trial=k) for k in range(3)], [run(6000.0, 30.0, trial=k) for k in (3, 4)]
+    taken = fast[0].slots_to(40.0, "accuracy")
+    assert taken == pytest.approx(4000.0, abs=1)
+    cell = Cell({trial.number: trial for trial in fast + slow})
+    assert claims._reached(cell, 40.0, "accuracy") == pytest.approx((3 * taken + 2 * 6000) / 5)
+    gone = evolve(slow[0], diverged=True, end=(9000.0, 1e6))  # it would have gone on for longer
+    cell = Cell({trial.number: trial for trial in [*fast, gone]})
+    assert claims._reached(cell, 40.0, "accuracy") == pytest.approx((3 * taken + 9000) / 4)
+    few = Cell({trial.number: trial for trial in [fast[0], *slow]})
+    assert claims._reached(few, 40.0, "accuracy") == np.inf
 
 
 def test_a_plan_that_says_nothing_is_not_taken_for_zero() -> None:

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import math
 
-from pipecycle_paper.energy import cheapest, cost, ratios
+from pipecycle_paper import prose
+from pipecycle_paper.energy import cheapest, cost, least, ratios
 from pipecycle_paper.paper import BASELINES
 from pipecycle_paper.tables import MISSING
+
+from .test_claims_curves import only, world
 
 
 def cell(make, gather, *histories, **options):
@@ -59,3 +62,17 @@ def test_ratios_to_the_best_baseline(make, gather) -> None:
     few = gather(make("pipecycle+", 2, 0.5, accuracy=[56]), make("fedavg", None, 0.5, accuracy=[20]))
     lines = {cells[0]: cells[place : place + 2] for cells in ratios(few, "iid").cells}
     assert lines["PipeCycle+ (ours), G = 2"] == ("alone", "alone")
+
+
+def test_in_how_many_cases_pipecycle_spends_the_least() -> None:
+    """All end at 70 %: four targets, four charging probabilities, two distributions."""
+    beaten = world(only(2000, 3000, fedseq=1000))
+    assert least(beaten, BASELINES) == (0, 32)
+    assert least(beaten, [name for name in BASELINES if name != "fedseq"]) == (32, 32)
+    (said,) = [text for text in prose.outcome(beaten, []) if "less than every baseline" in text]
+    assert said.endswith("in 0 of 32 cases; with FedSeq left aside, in 32 of 32.")
+    (said,) = [text for text in prose.outcome(world(only(1000, 3000)), []) if "less than every baseline" in text]
+    assert said.endswith("in 32 of 32 cases.")
+    part = world(lambda where, policy, groups, delta: None if policy == "mifa" else 1000)
+    assert least(part, BASELINES) is None
+    assert not any("every baseline" in text for text in prose.outcome(part, []))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from pipecycle import screen
 from pipecycle.errors import InputError
 from pipecycle.runs.parquet import Results
+from pipecycle_paper.drawing import figures
 from pipecycle_paper.report import write_report
 from tests.commands import pipecycle
 
@@ -110,6 +112,37 @@ def test_same_bytes_again_and_no_heavy_import(folder: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert files(folder) == before
     assert done.stdout.strip() == f"{len(before) - 1} []"
+
+
+def test_the_best_groups_have_panes_of_their_own_only_where_they_are_not_two(make, gather) -> None:
+    two, ten = make("pipecycle", 2, 0.5, accuracy=[50, 60]), make("pipecycle", 10, 0.5, accuracy=[50, 70])
+    for frames, panes, words in (([two], 2, "which is the best G of each"), ([two, ten], 4, "below, every scheme")):
+        caption, draw = figures(gather(*frames))["accuracy_energy"]
+        assert words in caption
+        assert "Bands" not in caption  # of one trial
+        assert len(draw().axes) == panes
+    again = make("pipecycle", 2, 0.5, accuracy=[50, 60], trial=1)
+    assert figures(gather(two, again))["accuracy_energy"][0].endswith("the standard deviation over 2 trials.")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["paper", "paper-standardised"])
+def test_what_the_repository_holds_is_what_its_results_say(name: str, tmp_path: Path) -> None:
+    """Text only: a picture may differ with the version of matplotlib."""
+    home = Path(__file__).parents[2] / "experiments" / "results"
+    for beside in ("regimes", "rivals", name):
+        (tmp_path / beside).mkdir()
+        shutil.copy(home / beside / "results.parquet", tmp_path / beside)
+    write_report(tmp_path / name)
+    held = [path for path in (home / name).rglob("*") if path.suffix in (".md", ".csv", ".tex")]
+    made = {path for path in held if path.name != "README.md"}
+    assert len(made) > 20
+    stale = [
+        path.name
+        for path in made
+        if path.read_bytes() != (tmp_path / name / path.relative_to(home / name)).read_bytes()
+    ]
+    assert not stale, f"pipecycle reproduce --report --out experiments/results/{name}"
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ def test_runs_that_learnt_and_then_diverged_are_told_apart(make, gather) -> None
     (line,) = tables(found)["fell_apart"].cells
     assert line == ("PipeCycle, G = 2, IID, δ = 0.5, trial 1", "66.0", "64.0", "450", "600", "3", "never")
     said = next(one for one in differences(found) if "diverged" in one)
-    assert said.startswith("2 runs diverged, 1 of them after they had passed 50 %, and count with")
+    assert said.startswith("2 runs diverged (1 after passing 50 %) and count with")
 
 
 def test_diverged_cells_are_marked(make, gather) -> None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from attrs import evolve
 
-from pipecycle.results import Value
+from pipecycle.results import Measure, Value
 from pipecycle.theory import System, optimal_groups
 from pipecycle_paper import paper
 from pipecycle_paper.claims_tables import AMPLE, NEAR_CHANCE, best
@@ -184,10 +184,13 @@ def clients_lead(grid: Grid, where: str, deltas: Sequence[float]) -> Finding:
     return judge(checks)
 
 
-def _reached(times: Sequence[float | None]) -> float:
-    """The mean over the trials that reach a target, infinite if fewer than half do: the same rule as for energy."""
-    known = [time for time in times if time is not None]
-    return float(np.mean(known)) if known and 2 * len(known) >= len(times) else math.inf
+def _reached(cell: Cell, target: float, measure: Measure = "clients_accuracy") -> float:
+    """Slots until a target, the mean over the trials, infinite if fewer than half get there; one that never does counts
+    with all its slots, as it does with all its energy."""
+    times = [run.slots_to(target, measure) for run in cell]
+    if 2 * times.count(None) > len(times):
+        return math.inf
+    return float(np.mean([run.lasted if time is None else time for run, time in zip(cell, times, strict=True)]))
 
 
 def _slots(grid: Grid, where: str, policy: str, delta: float, target: float) -> float | None:
@@ -195,7 +198,7 @@ def _slots(grid: Grid, where: str, policy: str, delta: float, target: float) -> 
     cell = grid.cell(where, policy, paper.two_groups(policy), delta)
     if cell is None or cell.clients is None:
         return None
-    return _reached([run.slots_to(target) for run in cell])
+    return _reached(cell, target)
 
 
 def _sooner(
@@ -254,7 +257,7 @@ def more_groups_start_faster(grid: Grid) -> Finding:
         times: dict[int, float | None] = {}
         for groups in GROUPS:
             cell = grid.cell(where, "pipecycle", groups, delta)
-            times[groups] = None if cell is None else _reached([run.slots_to(40.0, "accuracy") for run in cell])
+            times[groups] = None if cell is None else _reached(cell, 40.0, "accuracy")
         for few, many in pairwise(GROUPS):
             names = (f"G = {many}", f"G = {few}")
             checks.append(_sooner(column(where, delta), times[many], times[few], names, every=150.0))

@@ -13,6 +13,7 @@ from pipecycle.results import Axis, Measure, mean_curve
 from pipecycle_paper import paper
 from pipecycle_paper.grid import Cell, Grid
 from pipecycle_paper.paper import DELTAS, DISTRIBUTIONS, GROUPS
+from pipecycle_paper.tables import trials
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,13 +32,15 @@ def figures(grid: Grid) -> dict[str, tuple[str, Draw]]:
             out[f"accuracy_slots_{where.replace('-', '')}"] = (
                 f"Accuracy over slots, {DISTRIBUTIONS[where]}, G = 2 for grouped schemes. Above, the mean over all "
                 "clients' current models, as in the paper; below, the global model, averaged over the last five "
-                "checkpoints (pale: as it was). Runs end at the energy budget.",
+                f"checkpoints (pale: as it was). Runs end at the energy budget.{_bands(grid)}",
                 lambda where=where: over_slots(grid, where),  # type: ignore[misc]
             )
     if any(grid.cell(where, policy, paper.two_groups(policy), 0.5) for where in DISTRIBUTIONS for policy in ORDER):
+        which = "G = 2 for grouped schemes, which is the best G of each at the budget."
+        if not _two_is_best(grid):
+            which = "Above, G = 2 for grouped schemes; below, every scheme with the G that is best at the budget."
         out["accuracy_energy"] = (
-            "Accuracy of the global model over the energy that the fleet has spent, δ = 0.5. Above, G = 2 for grouped "
-            "schemes; below, every scheme with the G that is best at the budget (in brackets).",
+            f"Accuracy of the global model over the energy that the fleet has spent, δ = 0.5. {which}{_bands(grid)}",
             lambda: over_energy(grid),
         )
     if grid.filled:
@@ -52,6 +55,10 @@ def figures(grid: Grid) -> dict[str, tuple[str, Draw]]:
             lambda: against_plan(grid),
         )
     return out
+
+
+def _bands(grid: Grid) -> str:
+    return f" Bands are the standard deviation over {trials(grid)}." if grid.trials[1] > 1 else ""
 
 
 def over_slots(grid: Grid, where: str) -> Figure:
@@ -81,9 +88,10 @@ def over_slots(grid: Grid, where: str) -> Figure:
 
 
 def over_energy(grid: Grid) -> Figure:
-    figure, panes = blank(DOUBLE, 5.0, 2, 2, sharey=True, sharex=True)
+    rows = 1 if _two_is_best(grid) else 2
+    figure, panes = blank(DOUBLE, 2.9 if rows == 1 else 5.0, rows, 2, sharey=True, sharex=True, squeeze=False)
     for column, where in enumerate(DISTRIBUTIONS):
-        for row in (0, 1):
+        for row in range(rows):
             pane, chosen = panes[row][column], []
             for policy in ORDER[::-1]:
                 groups = paper.two_groups(policy) if row == 0 else best_groups(grid, where, policy)
@@ -95,7 +103,7 @@ def over_energy(grid: Grid) -> Figure:
             pane.title.set_fontsize(8 if row == 0 else 6)
             _floor(pane)
             _say_if_empty(pane)
-    for row in (0, 1):
+    for row in range(rows):
         panes[row][0].set_ylabel("global model (%)")
     panes[0][0].set_xlim(0, float(grid.world.get("world.budget") or paper.BUDGET))
     for pane in panes[-1]:
@@ -103,6 +111,12 @@ def over_energy(grid: Grid) -> Figure:
     figure.supxlabel("energy spent by the fleet (thousand units)", fontsize=8)
     _legend(figure, panes.flat)
     return figure
+
+
+def _two_is_best(grid: Grid) -> bool:
+    """Whether no scheme is more accurate with more groups, so that one row of panes shows all."""
+    best = [best_groups(grid, where, policy) for where in DISTRIBUTIONS for policy in ORDER]
+    return set(best) <= {None, 2}
 
 
 def best_groups(grid: Grid, where: str, policy: str) -> int | None:

@@ -9,7 +9,7 @@ import numpy as np
 from pipecycle.report.tables import TextTable
 from pipecycle.results import Value
 from pipecycle_paper.grid import Cell, Grid
-from pipecycle_paper.paper import BASELINES, DELTAS, choices, label
+from pipecycle_paper.paper import BASELINES, COLUMNS, DELTAS, choices, label
 from pipecycle_paper.tables import CAPTIONS, TARGETS, rows, target_heads, trials
 
 
@@ -43,6 +43,23 @@ def cheapest(
         if cell is not None and cell.gets_to(target):
             bills.append((label(policy, groups).replace(",", ""), cost(cell, target)))
     return complete, min(bills, key=lambda bill: bill[1].mean, default=None)
+
+
+def least(grid: Grid, rivals: Sequence[str]) -> tuple[int, int] | None:
+    """In how many cases PipeCycle gets to a target with less energy than all of some rivals, of those in which anybody
+    gets there: every target, charging probability and distribution, everybody at the best G.  None if some were not
+    run, or nobody gets anywhere."""
+    won = asked = 0
+    for where, delta in COLUMNS:
+        for target in TARGETS:
+            (all_ours, ours), (all_theirs, theirs) = (
+                cheapest(grid, where, policies, delta, target) for policies in (("pipecycle",), rivals)
+            )
+            if not (all_ours and all_theirs):
+                return None
+            asked += ours is not None or theirs is not None
+            won += ours is not None and (theirs is None or ours[1].mean < theirs[1].mean)
+    return (won, asked) if asked else None
 
 
 def ratios(grid: Grid, where: str) -> TextTable:

@@ -71,6 +71,11 @@ class Trial(Metrics):
         return float(x[k - 1] + (x[k] - x[k - 1]) * (target - y[k - 1]) / (y[k] - y[k - 1]))
 
     @property
+    def lasted(self) -> float:
+        """Slots of the run; one that diverged would have lasted as long as its schedule."""
+        return float(self.slot[-1]) if self.end is None else self.end[0]
+
+    @property
     def clients_at_end(self) -> float | None:
         """The mean over the clients' own models at the last look."""
         _, y = self.line("slot", "clients_accuracy")

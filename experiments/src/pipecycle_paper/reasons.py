@@ -23,12 +23,12 @@ PROVEN = (LIMIT, RESONANCE)
 SLOTS = 5_000
 """So long are the plans that are asked what they bear: a stale step shows long before the paper's horizons."""
 ABOUT = (
-    f"Cells more than {APART:g} points from the paper's. Two reasons are proven. The stability limit: with the lags, "
-    "steps and memories of its own plan, a server that adds stale updates is unstable in every direction in which a "
-    "session removes more than a certain part of the error, and stiff directions lose nearly all of it "
-    "(docs/stability.md). Chain resonance: with plentiful energy each chain of PipeCycle meets the same few clients "
-    "for ever. A reason is given only where ours is the lower figure, as it predicts. It says why ours is low, not why "
-    "the paper's is not as low. Everything else is open."
+    f"Cells more than {APART:g} points from the paper's. Two reasons are proven. The stability limit, for quadratic "
+    "losses: with the lags, steps and memories of its own plan, a server that adds stale updates is unstable in every "
+    "direction in which a session removes more than a certain part of the error, and stiff directions lose nearly all "
+    "of it (docs/stability.md, which also shows how accuracy falls at the limit). Chain resonance: with plentiful "
+    "energy each chain of PipeCycle meets the same few clients for ever. A reason is given only where ours is the "
+    "lower figure, as it predicts. It says why ours is low, not why the paper's is not as low. Everything else is open."
 )
 
 

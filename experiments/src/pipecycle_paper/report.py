@@ -121,6 +121,9 @@ class _Head:
 def _sections(every: Mapping[str, TextTable], regime: str, made: str) -> list[Section]:
     both = ("iid", "noniid")
     sections = [
+        Section("Tables I and II", prose.TABLES, ("ours_and_paper",), tuple(f"accuracy_{where}" for where in both)),
+        Section("What still differs", ABOUT, tables=("differences",)),
+        Section("Claims", prose.ERRORS, tables=("claims",)),
         Section(
             "PipeCycle+ against the best of the paper's schemes",
             "One G for all columns, the most accurate on trial 0; judged on the other trials, in each column against "
@@ -128,9 +131,6 @@ def _sections(every: Mapping[str, TextTable], regime: str, made: str) -> list[Se
             tables=("goals",),
         ),
         Section("The training regime", regime, tables=("regimes", "regimes_cells")),
-        Section("What still differs", ABOUT, tables=("differences",)),
-        Section("Claims", prose.ERRORS, tables=("claims",)),
-        Section("Tables I and II", prose.TABLES, ("ours_and_paper",), tuple(f"accuracy_{where}" for where in both)),
         Section(
             "The best checkpoint instead",
             "“Achieved within the budget” may also mean the best checkpoint until then. Taking a maximum of a noisy "
@@ -214,8 +214,8 @@ def _csv(table: TextTable) -> str:
 def _markdown(
     head: _Head, sections: Sequence[Section], every: Mapping[str, TextTable], pictures: Mapping[str, Picture]
 ) -> str:
-    parts = [f"# {TITLE}", head.lead, "## Goals set before the runs", "\n".join(f"- {text}" for text in head.goals)]
-    parts += ["## What came out", "\n".join(f"- {text}" for text in head.outcome)]
+    parts = [f"# {TITLE}", head.lead, "## What came out", "\n".join(f"- {text}" for text in head.outcome)]
+    parts += ["## Goals set before the runs", "\n".join(f"- {text}" for text in head.goals)]
     parts += ["## What differs from the paper's protocol", "\n".join(f"- {text}" for text in head.differences)]
     for section in sections:
         parts += [f"## {section.title}", section.text] if section.text else [f"## {section.title}"]
