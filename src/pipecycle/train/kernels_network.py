@@ -127,12 +127,13 @@ class KernelLayers:
 
     def loss(self, teach: bool, collect: bool) -> None:
         stack, output = self.stack, self.net.output
+        high, wide = fit(self.batch, 1 << 20), fit(self.net.values[output].channels, 1 << 20)
         self._launch(
             kernels_layers.loss, 1,
             stack.values[output], stack.slopes[output], *self._held("picks"), stack.labels,
             *self._held("table sums counts step live"), stack.room[0],
             B=self.batch, WIDTH=self.net.values[output].channels, CLASSES=stack.classes, TEACH=teach, COLLECT=collect,
-            BP=fit(self.batch, 1 << 20), CP=fit(self.net.values[output].channels, 1 << 20), **self._bend(output),
+            BP=high, CP=wide, num_warps=max(4, high * wide // 2048), **self._bend(output),
         )  # fmt: skip
 
     def _sizes(self, layer: Product) -> dict[str, Any]:
