@@ -15,6 +15,7 @@ from torch import nn
 
 from pipecycle.train.kernels_chain import layers
 from pipecycle.train.kernels_conv import ConvStack
+from pipecycle.train.kernels_plan import SHARED, fits
 from pipecycle.train.models import build, flatten
 from pipecycle.train.network_stack import NetworkStack
 from pipecycle.train.sessions import LocalSGD, Precision, Teachers
@@ -24,8 +25,6 @@ from pipecycle.train.views import Frame
 from pipecycle.world.streams import streams
 from tests.train.networks import NETWORKS, SHAPE
 
-SHARED = 227 << 10
-"""Bytes of shared memory that a program may take on an H200."""
 OPTIONS = {"plain": LocalSGD(), "all": LocalSGD(0.03, momentum=0.9, weight_decay=0.01, proximal=0.1)}
 PRESETS = {"lenet": ConvStack, "cnn64": ConvStack, "wide": ConvStack, "cnn64-gn": NetworkStack, "mlp": NetworkStack,
            "resnet8-gn": NetworkStack}  # fmt: skip
@@ -62,8 +61,8 @@ def network(name: str) -> tuple[nn.Module, tuple[int, ...], int, int, type[Stack
         last = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 100)]
         return nn.Sequential(*parts, *last), SHAPE, 100, 128, NetworkStack
     convolutions = [nn.Conv2d(12, 64, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(64, 64, 5), nn.ReLU(), nn.MaxPool2d(2)]
-    head = [nn.Flatten(), nn.Linear(1600, 1024), nn.ReLU(), nn.Linear(1024, 256), nn.ReLU(), nn.Linear(256, 62)]
-    return nn.Sequential(*convolutions, *head), (12, 32, 32), 62, 64, ConvStack
+    head = [nn.Flatten(), nn.Linear(1600, 1024), nn.ReLU(), nn.Linear(1024, 256), nn.ReLU(), nn.Linear(256, 32)]
+    return nn.Sequential(*convolutions, *head), (12, 32, 32), 32, 64, ConvStack
 
 
 def stack(kind: type[Stack], trainer: Stacked) -> Stack:
@@ -78,9 +77,7 @@ def launch_all(name: str, precision: Precision, option: str) -> None:
     module, shape, classes, batch, kind = network(name)
     images, labels = torch.randn(200, *shape), torch.randint(classes, (200,))
     frame = Frame(2, (0.5,) * shape[0]) if len(shape) == 3 else None
-    trainer = Stacked(
-        module, images, labels, classes, OPTIONS[option], precision=precision, path="module", frame=frame
-    )
+    trainer = Stacked(module, images, labels, classes, OPTIONS[option], precision=precision, path="module", frame=frame)
     reference, batches = flatten(module).repeat(2, 1), torch.randint(200, (2, 1, batch))
     how: dict[str, Any] = {}
     if option == "all":
@@ -131,12 +128,25 @@ def spilt(kernel: Any) -> int:
     return int(re.findall(r"STACK:(\d+)", told)[0])
 
 
+def test_a_last_layer_that_no_program_holds_is_left_to_others() -> None:
+    module, shape, *_ = network("large head")
+    chain, images = layers(module), torch.zeros(1, *shape)
+    assert chain is not None
+    assert fits(chain, images)
+    chain[-1] = nn.Linear(256, 62)  # 256 KiB in fp32
+    assert not fits(chain, images)
+
+
 @pytest.mark.triton
 @pytest.mark.parametrize("names", [tuple(PRESETS), USERS], ids=["presets", "users"])
 @pytest.mark.parametrize("precision", ["bf16", "tf32", "fp32"])
 def test_kernels_compile_for_an_h200(precision: str, names: tuple[str, ...]) -> None:
     pytest.importorskip("triton")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", "import sys; from tests.train import test_compiled as t; t.compiled(*sys.argv[1:])"]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from tests.train import test_compiled as t; t.compiled(*sys.argv[1:])",
+    ]
     done = subprocess.run([*command, precision, *names], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
