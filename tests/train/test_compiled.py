@@ -60,9 +60,9 @@ def network(name: str) -> tuple[nn.Module, tuple[int, ...], int, int, type[Stack
         parts = [nn.Conv2d(3, 256, 7, 2, 3), nn.GroupNorm(8, 256), nn.GELU(), nn.Conv2d(256, 512, 1)]
         last = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 100)]
         return nn.Sequential(*parts, *last), SHAPE, 100, 128, NetworkStack
-    convolutions = [nn.Conv2d(12, 64, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(64, 64, 5), nn.ReLU(), nn.MaxPool2d(2)]
+    convolutions = [nn.Conv2d(6, 64, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(64, 64, 5), nn.ReLU(), nn.MaxPool2d(2)]
     head = [nn.Flatten(), nn.Linear(1600, 1024), nn.ReLU(), nn.Linear(1024, 256), nn.ReLU(), nn.Linear(256, 32)]
-    return nn.Sequential(*convolutions, *head), (12, 32, 32), 32, 64, ConvStack
+    return nn.Sequential(*convolutions, *head), (6, 32, 32), 32, 64, ConvStack
 
 
 def stack(kind: type[Stack], trainer: Stacked) -> Stack:

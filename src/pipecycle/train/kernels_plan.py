@@ -82,7 +82,7 @@ def fits(chain: list[nn.Module], images: Tensor) -> bool:
     if sizes is None or images.ndim != 4:
         return False
     convs, linears = sizes
-    narrow = convs[0].in_channels <= 12 and max(conv.out_channels for conv in convs) <= 64
+    narrow = convs[0].in_channels <= 6 and max(conv.out_channels for conv in convs) <= 64
     first, second, last = (power(linear.out_features) for linear in linears)
     # One program holds what goes into the last layer and that layer's weights: in fp32 as two numbers each.
     narrow &= first <= 1024 and second <= 256 and last <= 512 and second * last <= 128 * 128
