@@ -33,7 +33,7 @@ slow-test: $(VENV)/.installed  ## the slow tests: commands killed at random mome
 cpu-test: $(VENV)/.installed  ## training and theory with the oldest instructions a CPU has: no test rests on a last bit
 	$(OLD_CPU) $(PYTEST) $(SIDE_BY_SIDE) -m "not slow and not triton" -k "not killed" tests/train tests/theory
 
-kernel-test: $(VENV)/.installed  ## the kernels for GPUs on a CPU, by Triton's interpreter
+kernel-test: $(VENV)/.installed  ## the kernels for GPUs on a CPU: run by Triton's interpreter, compiled for an H200
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile triton
 	$(PYTEST) $(SIDE_BY_SIDE) tests/train -m triton
 

@@ -11,7 +11,6 @@ GPU: the same lines but the device's.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections import defaultdict
@@ -25,6 +24,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from gpu_runs import jobs, synthetic
+from lines import Lines
 from pipecycle import build, plan
 from pipecycle.train import engine
 from pipecycle.train.examiner import Examiner, Pending
@@ -44,12 +44,8 @@ WATCHED: list[tuple[Any, str, str, bool]] = [
     (engine.Band, "_train", "prepare stacks", False),
 ]
 """Who does what under which name, and whether the device's time counts too."""
-lines: list[dict[str, Any]] = []
-
-
-def say(**facts: Any) -> None:
-    lines.append(facts)
-    print(json.dumps(facts), flush=True)
+lines = Lines()
+say = lines.say
 
 
 class Clock:
@@ -101,6 +97,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    lines.file = options.out
     on_gpu = options.device == "cuda"
     train: dict[str, Any] = {"device": options.device, "precision": "bf16" if on_gpu else "fp32"}
     learnt = problem(synthetic(), options.model, augment=options.augment)
@@ -131,8 +128,6 @@ def main() -> None:
         sessions_in_narrow_stacks=round(float(widths[widths < 256].sum() / widths.sum()), 3))  # fmt: skip
     if on_gpu:
         profiled(jobs(learnt, options.slots, DELTAS, watch), train)
-    if options.out is not None:
-        options.out.write_text(json.dumps(lines, indent=1) + "\n")
 
 
 class _Enough(Exception):

@@ -5,13 +5,13 @@
 For each network: a plain loop, each path of `Stacked` (with crop:4+flip, bf16), the rate as a multiple of the plain
 loop and as a share of a large bf16 product measured in the same run, the longest kernels of a step, the error of a
 session against float64 on the CPU beside that of torch's own bf16, and whether bits depend on the company or on the
-width of the stack.  One JSON object a line, all of them in FILE as a list.
+width of the stack.  One JSON object a line, all of them in FILE as a list.  Without a GPU it rehearses the paths of a
+CPU, with few sessions.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from copy import deepcopy
@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from gpu_sessions import BATCH, CLASSES, SHAPE, ceiling, seconds
+from gpu_sessions import BATCH, CLASSES, SHAPE, ceiling, seconds, wait
+from lines import Lines
 from pipecycle.data import Augment, Views
 from pipecycle.train import stack
 from pipecycle.train.loop import Loop
@@ -34,17 +35,14 @@ from pipecycle.train.stacked import Stacked
 from pipecycle.train.views import Frame
 from pipecycle.world.streams import streams
 
-STEPS, IMAGES = 10, 20_000
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+STEPS, IMAGES = 10, 20_000 if DEVICE == "cuda" else 2_000
 AUGMENT = Augment(4, flip=True)
 FRAME = Frame(AUGMENT.crop, (-1.99, -1.98, -1.71))
 LEAST = {"cnn64, dense 384/192": 60_000, "3x3 (32, 64)": 30_000, "3x3 (16, 32)": 30_000, "resnet8-gn": 10_000}
 """What issue 17 asks for."""
-lines: list[dict[str, Any]] = []
-
-
-def say(**facts: Any) -> None:
-    lines.append(facts)
-    print(json.dumps(facts), flush=True)
+lines = Lines()
+say = lines.say
 
 
 class TwoBranches(nn.Module):
@@ -136,8 +134,8 @@ class Data:
 
 def plain(module: nn.Module, data: Data) -> float:
     """One client at a time: a copy of the module, optim.SGD, indexing."""
-    net, images, labels = deepcopy(module).cuda(), data.images[:2000].cuda(), data.labels[:2000].cuda()
-    batches = torch.randint(2000, (1, 20, BATCH)).cuda()
+    net, images, labels = deepcopy(module).to(DEVICE), data.images[:2000].to(DEVICE), data.labels[:2000].to(DEVICE)
+    batches = torch.randint(2000, (1, 20, BATCH)).to(DEVICE)
 
     def work() -> None:
         for rows in batches:
@@ -155,10 +153,10 @@ def autocast(module: nn.Module, data: Data, reference: Tensor, batches: Tensor) 
     """Sessions by torch's own bf16."""
     out = []
     for start, rows in zip(reference, batches, strict=True):
-        net = unflatten(deepcopy(module), start).cuda()
+        net = unflatten(deepcopy(module), start).to(DEVICE)
         for row in rows:
-            with torch.autocast("cuda", torch.bfloat16):
-                loss = nn.functional.cross_entropy(net(data.images[row].cuda()), data.labels[row].cuda())
+            with torch.autocast(DEVICE, torch.bfloat16):
+                loss = nn.functional.cross_entropy(net(data.images[row].to(DEVICE)), data.labels[row].to(DEVICE))
             grads = torch.autograd.grad(loss, list(net.parameters()))
             for parameter, grad in zip(net.parameters(), grads, strict=True):
                 parameter.data -= 0.05 * grad
@@ -170,6 +168,8 @@ def kernels(run: Any) -> list[str]:
     """Where the time of a step goes: name, share, microseconds a call."""
     from torch.profiler import ProfilerActivity, profile
 
+    if DEVICE == "cpu":
+        return []
     try:
         with profile(activities=[ProfilerActivity.CUDA]) as seen:
             run()
@@ -189,11 +189,11 @@ def rates(name: str, module: nn.Module, data: Data, count: int, top: float) -> N
     base, work = plain(module, data), flops(module)
     say(network=name, how="plain loop", client_steps_per_s=round(base), megaflop=round(work / 1e6, 1),
         parameters=len(flatten(module)))  # fmt: skip
-    images, labels = data.images.cuda(), data.labels.cuda()
+    images, labels = data.images.to(DEVICE), data.labels.to(DEVICE)
     for path in choose(module, images).paths:
         trainer = Stacked(module, images, labels, CLASSES, precision="bf16", frame=FRAME, path=path)
         many = min(count, 256) if path == "module" else count
-        reference, batches, views = (value.cuda() for value in data.sessions(module, many, STEPS))
+        reference, batches, views = (value.to(DEVICE) for value in data.sessions(module, many, STEPS))
 
         def run(trainer: Stacked = trainer, work: Any = (reference, batches, views)) -> None:
             trainer.run(work[0], work[1], views=work[2])
@@ -201,7 +201,7 @@ def rates(name: str, module: nn.Module, data: Data, count: int, top: float) -> N
         try:
             begin = time.perf_counter()
             run()
-            torch.cuda.synchronize()
+            wait()
             first = time.perf_counter() - begin
             rate = many * STEPS / seconds(run, 3)
             facts: dict[str, Any] = {"first_s": round(first, 1)}
@@ -221,7 +221,7 @@ def rates(name: str, module: nn.Module, data: Data, count: int, top: float) -> N
 
 def checks(name: str, module: nn.Module, data: Data) -> None:
     """Errors of the update of five steps by precision, and bits beside others, alone and in narrower stacks."""
-    images, labels = data.images[:600].cuda(), data.labels[:600].cuda()
+    images, labels = data.images[:600].to(DEVICE), data.labels[:600].to(DEVICE)
     reference, batches, _ = data.sessions(module, 6, 5, 600)
     exact = Loop(deepcopy(module).double(), data.images[:600].double(), data.labels[:600], CLASSES)
     wanted = exact.run(reference.double(), batches).parameters
@@ -261,21 +261,24 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=512)
     parser.add_argument("--checks-only", action="store_true")
     options = parser.parse_args()
+    lines.file = options.out
     begin, data = time.perf_counter(), Data()
     top = ceiling()
     say(
-        device=torch.cuda.get_device_name(), torch=torch.__version__, bf16_tflop_per_s=round(top / 1e12, 1), batch=BATCH
+        device=torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu",
+        torch=torch.__version__,
+        bf16_tflop_per_s=round(top / 1e12, 1),
+        batch=BATCH,
     )
     chosen = {name: net for name, net in networks().items() if not options.only or name in options.only.split(";")}
-    try:
-        for name, module in chosen.items():
+    for name, module in chosen.items():
+        try:
             if not options.checks_only:
                 rates(name, module, data, options.sessions, top)
             checks(name, module, data)
-            say(network=name, elapsed_s=round(time.perf_counter() - begin))
-    finally:
-        if options.out is not None:
-            options.out.write_text(json.dumps(lines, indent=1) + "\n")
+        except Exception as problem:
+            say(network=name, failed=f"{type(problem).__name__}: {problem}"[:400])
+        say(network=name, elapsed_s=round(time.perf_counter() - begin))
 
 
 if __name__ == "__main__":

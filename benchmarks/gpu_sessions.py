@@ -68,14 +68,20 @@ def flops(module: nn.Module) -> float:
     return total
 
 
+def wait() -> None:
+    """For all that a GPU has been asked to do, if there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 def seconds(work: Any, repeats: int = 5) -> float:
     """The median of a few timings, after one that is discarded."""
     times = []
     for _ in range(repeats + 1):
-        torch.cuda.synchronize()
+        wait()
         begin = time.perf_counter()
         work()
-        torch.cuda.synchronize()
+        wait()
         times.append(time.perf_counter() - begin)
     return statistics.median(times[1:])
 
@@ -93,6 +99,8 @@ def kernel_seconds(work: Any, repeats: int = 7) -> float:
 
 def ceiling() -> float:
     """FLOP/s of a large bf16 product of random matrices."""
+    if not torch.cuda.is_available():
+        return float("inf")
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     return 2 * 8192.0**3 / (kernel_seconds(lambda: [a @ b for _ in range(10)]) / 10)
 

@@ -84,6 +84,29 @@ class Overflow(nn.Module):
         return Grouped.apply(h, self.last.weight) + self.last.bias + self.first.bias.sum()
 
 
+class Conditional(nn.Module):
+    """A user's module that looks at its values, which torch.func does not follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(64, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z: Tensor = self.last(x.flatten(1))
+        return z if float(z.detach().abs().max()) < 1e6 else z.clamp(-1e6, 1e6)
+
+
+class Uncaptured(nn.Module):
+    """A user's module that waits for the device, which no CUDA graph holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(64, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x.flatten(1) * torch.tensor([0.5], device=x.device))  # type: ignore[no-any-return]
+
+
 def model(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     words = streams(3)("model").words(2)
     if name == "mlp":
@@ -99,8 +122,8 @@ def model(name: str) -> tuple[nn.Module, tuple[int, ...]]:
         return Residual(), (1, 8, 8)
     if name == "norm first":
         return nn.Sequential(nn.GroupNorm(1, 1), nn.Flatten(), nn.Linear(64, CLASSES)), (1, 8, 8)
-    if name == "overflow":
-        return Overflow(), (1, 8, 8)
+    if name in ("overflow", "conditional", "uncaptured"):
+        return {"overflow": Overflow, "conditional": Conditional, "uncaptured": Uncaptured}[name](), (1, 8, 8)
     if name == "dense":
         layers = [nn.Flatten(), nn.Tanh(), nn.Linear(64, 20, bias=False), nn.Tanh(), nn.ReLU(), nn.Linear(20, 12)]
         return nn.Sequential(*layers, nn.Linear(12, CLASSES)), (1, 8, 8)
@@ -272,6 +295,18 @@ def test_the_path_is_chosen_by_the_module() -> None:
     assert choose(hooked.module, hooked.images).path == "module"
 
 
+def test_what_torch_func_cannot_follow_is_trained_one_session_after_another() -> None:
+    case = Case("conditional", 2, steps=2)
+    choice = choose(case.module, case.images, gpu=True)
+    assert choice.path is None
+    assert str(choice).startswith("one session after another (torch.func cannot follow it: ")
+    with pytest.raises(InputError, match="trainer = stacked: torch"):
+        case.make(Stacked, LocalSGD())
+    with patch.object(Tensor, "is_cuda", True):
+        trainer = executor(case.module, case.images, case.labels, CLASSES)
+    assert isinstance(trainer, Loop)
+
+
 def test_bad_input_gets_one_sentence() -> None:
     case = Case("mlp", 2, steps=2)
     with pytest.raises(InputError, match="precision = fp8: needs one of fp32, tf32, bf16"):
@@ -358,7 +393,7 @@ def on_device(name: str, sessions: int, steps: int = 20) -> tuple[nn.Module, Ten
 
 
 @gpu
-@pytest.mark.parametrize("name", ["mlp", "dense", "residual", "lenet", "cnn64", "wide"])
+@pytest.mark.parametrize("name", ["mlp", "dense", "residual", "conditional", "uncaptured", "lenet", "cnn64", "wide"])
 @pytest.mark.parametrize("option", ["plain", "all"])
 def test_float32_on_the_device_is_the_cpus(name: str, option: str) -> None:
     module, images, labels, reference, batches = on_device(name, 3)
@@ -370,8 +405,12 @@ def test_float32_on_the_device_is_the_cpus(name: str, option: str) -> None:
     # In float64, because a float32 loop may itself fall on the wrong side of a tie in a pooling window.
     exact = Loop(module, images.double(), labels, CLASSES, sgd)
     expected = exact.run(reference, batches, teachers=teachers, collect=True)
-    trainer = Stacked(module, images.cuda(), labels, CLASSES, sgd)
-    assert trainer.path == ("module" if name == "residual" else "layers" if name in ("mlp", "dense") else "conv")
+    trainer = executor(module, images.cuda(), labels.cuda(), CLASSES, sgd)
+    if isinstance(trainer, Stacked):
+        own = {"mlp": "layers", "dense": "layers", "residual": "module", "uncaptured": "module"}
+        assert trainer.path == own.get(name, "conv")
+    else:
+        assert name == "conditional"
     got = trainer.run(reference, batches, teachers=teachers, collect=True)
     got = Trained(got.parameters.cpu(), got.sums.cpu(), got.counts.cpu())  # type: ignore[union-attr]
     assert close(got, expected, 1e-3)

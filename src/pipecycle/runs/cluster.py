@@ -30,9 +30,9 @@ def execute_on_ray(
     gpus, cpus = int(resources.get("GPU", 0)), int(resources.get("CPU", 1))
     shards = [[(str(Path(path).resolve()), text) for path, text in shard] for shard in dealt(folders, gpus or cpus)]
     shards = [shard for shard in shards if shard]
-    needs = {"num_gpus": 1} if gpus else {"num_cpus": 1}
+    needs, device = ({"num_gpus": 1}, "auto") if gpus else ({"num_cpus": 1}, "cpu")  # each task sees its GPU alone
     train = ray.remote(_ray_work).options(**needs)
-    waiting = {train.remote(number, shard, save_every): number for number, shard in enumerate(shards)}
+    waiting = {train.remote(number, shard, save_every, device): number for number, shard in enumerate(shards)}
     tally = Tally()
     heard: list[int] = []
     try:
@@ -62,7 +62,7 @@ def execute_on_ray(
     return tally.failed
 
 
-def _ray_work(number: int, shard: Shard, save_every: float) -> list[Any]:
+def _ray_work(number: int, shard: Shard, save_every: float, device: str) -> list[Any]:
     events: list[Any] = []
-    work(number, shard, "auto", save_every, events.append)
+    work(number, shard, device, save_every, events.append)
     return [event for event in events if event[0] != "steps"] + [event for event in events if event[0] == "steps"][-1:]

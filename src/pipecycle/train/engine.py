@@ -68,9 +68,10 @@ def train_many(
     `width` is how many sessions are in a stack at most; `tick` is called after each (to show progress, to save, to
     stop by an exception: the jobs then hold a state that can be saved and resumed)."""
     place = pick_device(device)
-    bands = [Band(group, place, precision, trainer, dtype, width) for group in alike(jobs)]
-    engine = Engine(jobs, time.monotonic(), place, bands, sum(job.steps_done for job in jobs))
-    with one_thread():
+    # As the current device: memory that is pinned beside another would take some of that one's.
+    with torch.cuda.device(place if place.type == "cuda" else -1), one_thread():
+        bands = [Band(group, place, precision, trainer, dtype, width) for group in alike(jobs)]
+        engine = Engine(jobs, time.monotonic(), place, bands, sum(job.steps_done for job in jobs))
         for band in bands:
             band.begin()
         try:

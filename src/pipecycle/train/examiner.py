@@ -8,6 +8,7 @@ from torch.func import functional_call
 
 from pipecycle.train.history import Score
 from pipecycle.train.models import split, takes_channels_last
+from pipecycle.train.paths import choose
 from pipecycle.train.sessions import Precision, steady
 from pipecycle.train.stack import StackedLogits
 from pipecycle.train.stacked import Stacked
@@ -58,9 +59,9 @@ class Examiner:
         self.images, self.labels, self.classes = images, labels, classes
         self.together = False
         if images.is_cuda:
-            trainer = Stacked(module, images, labels, classes, precision=self.precision)
-            self.together = trainer.path in ("conv", "layers")
+            self.together = choose(module, images).path in ("conv", "layers")
             if self.together:
+                trainer = Stacked(module, images, labels, classes, precision=self.precision)
                 self.logits = StackedLogits(trainer.conv if trainer.path == "conv" else trainer.layers)
         elif takes_channels_last(module, images):
             self.images = images.contiguous(memory_format=torch.channels_last)

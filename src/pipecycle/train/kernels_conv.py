@@ -19,8 +19,6 @@ from pipecycle.train.stack import Room, Stack, power
 
 MEMORY = 12 << 30
 """Bytes that the buffers of one stack may take."""
-LARGEST_BATCH = 64
-"""Samples that one program of the dense layers holds."""
 
 
 @frozen(eq=False)

@@ -284,22 +284,24 @@ def slope_of_loss(
     shifted = tl.where(inside, logits, float("-inf"))
     shares = tl.exp(shifted - tl.max(shifted, 1)[:, None])
     shares = shares / tl.sum(shares, 1)[:, None]
-    own = n[None, :] == y[:, None]
     if TEACH:
         row = table + model * (CLASSES * CLASSES) + y[:, None] * CLASSES + n[None, :]
         target = tl.load(row, mask=rows, other=0.0)
         slope = shares * tl.sum(target, 1)[:, None] - target
     else:
-        slope = shares - tl.where(own, 1.0, 0.0)
+        slope = shares - tl.where(n[None, :] == y[:, None], 1.0, 0.0)
     if COLLECT:
-        label = tl.where(own & rows, 1.0, 0.0)
-        to = sums + model * (CLASSES * CLASSES) + n[:, None] * CLASSES + n[None, :]
-        both = (n < CLASSES)[:, None] & inside
-        more = tl.dot(tl.trans(label), tl.where(rows, logits, 0.0), input_precision="ieee")
-        tl.store(to, tl.load(to, mask=both, other=0.0) + more, mask=both)
-        to_counts = counts + model * CLASSES + n
-        seen = tl.load(to_counts, mask=n < CLASSES, other=0.0)
-        tl.store(to_counts, seen + tl.sum(label, 0), mask=n < CLASSES)
+        seen = tl.where(rows, logits, 0.0)
+        for first in range(0, N, 16):  # as few labels at a time as a product takes: all N would take minutes to compile
+            some = first + tl.arange(0, 16)
+            label = tl.where((some[None, :] == y[:, None]) & there[:, None], 1.0, 0.0)
+            to = sums + model * (CLASSES * CLASSES) + some[:, None] * CLASSES + n[None, :]
+            both = (some < CLASSES)[:, None] & inside
+            more = tl.dot(tl.trans(label), seen, input_precision="ieee")
+            tl.store(to, tl.load(to, mask=both, other=0.0) + more, mask=both)
+            to_counts = counts + model * CLASSES + some
+            before = tl.load(to_counts, mask=some < CLASSES, other=0.0)
+            tl.store(to_counts, before + tl.sum(label, 0), mask=some < CLASSES)
     return tl.where(rows, slope / tl.sum(there.to(tl.float32), 0), 0.0)
 
 

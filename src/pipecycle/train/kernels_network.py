@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import torch
 import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
 from attrs import frozen
 from torch import Tensor
@@ -56,7 +55,7 @@ class KernelLayers:
 
     def __init__(self, stack: NetworkStack) -> None:
         self.stack, self.net = stack, stack.net
-        self.narrow = stack.dtype == torch.bfloat16
+        self.narrow = stack.dtype != stack.images.dtype
         self.compiling = False
         self.products = {"IP": "tf32x3" if stack.precision == "fp32" else "tf32"}
         self.passes: dict[type[Layer], tuple[Callable[..., None], Callable[..., None]]] = {
@@ -70,7 +69,7 @@ class KernelLayers:
             "MOMENTUM": sgd.momentum,
             "DECAY": sgd.weight_decay,
             "PULL": sgd.proximal,
-            "COPY": stack.dtype != stack.images.dtype,
+            "COPY": self.narrow,
         }
 
     @contextmanager
@@ -127,12 +126,13 @@ class KernelLayers:
 
     def loss(self, teach: bool, collect: bool) -> None:
         stack, output = self.stack, self.net.output
+        high, wide = fit(self.batch, 1 << 20), fit(self.net.values[output].channels, 1 << 20)
         self._launch(
             kernels_layers.loss, 1,
             stack.values[output], stack.slopes[output], *self._held("picks"), stack.labels,
             *self._held("table sums counts step live"), stack.room[0],
             B=self.batch, WIDTH=self.net.values[output].channels, CLASSES=stack.classes, TEACH=teach, COLLECT=collect,
-            BP=fit(self.batch, 1 << 20), CP=fit(self.net.values[output].channels, 1 << 20), **self._bend(output),
+            BP=high, CP=wide, num_warps=max(4, high * wide // 2048), **self._bend(output),
         )  # fmt: skip
 
     def _sizes(self, layer: Product) -> dict[str, Any]:

@@ -13,6 +13,10 @@ from pipecycle.train.stack import power
 
 UNFOLDED = 32 << 30
 """Bytes that the images may take once unfolded."""
+SHARED = 227 << 10
+"""Bytes of shared memory that a program may take on an H200."""
+LARGEST_BATCH = 64
+"""Samples that one program of the dense layers holds."""
 
 
 @frozen
@@ -78,9 +82,11 @@ def fits(chain: list[nn.Module], images: Tensor) -> bool:
     if sizes is None or images.ndim != 4:
         return False
     convs, linears = sizes
-    narrow = convs[0].in_channels <= 12 and max(conv.out_channels for conv in convs) <= 64
+    narrow = convs[0].in_channels <= 6 and max(conv.out_channels for conv in convs) <= 64
     first, second, last = (power(linear.out_features) for linear in linears)
-    narrow &= first <= 1024 and second <= 256 and second * last <= 128 * 128  # one program holds the last two layers
+    # One program holds what goes into the last layer and that layer's weights: in fp32 as two numbers each.
+    narrow &= first <= 1024 and second <= 256 and last <= 512 and second * last <= 128 * 128
+    narrow &= 8 * second * (LARGEST_BATCH + last) <= SHARED
     n, c, h, w = images.shape
     return narrow and n * h * w * power(5 * c) * 4 <= UNFOLDED
 

@@ -119,19 +119,20 @@ class ModuleStack:
         if self.device.type != "cuda":
             return None
         if kind not in self.graphs:
-            aside = torch.cuda.Stream()
-            aside.wait_stream(torch.cuda.current_stream())
+            usual, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+            aside.wait_stream(usual)
             with torch.cuda.stream(aside):  # libraries prepare themselves in the first steps
                 for _ in range(2):
                     self.held["step"].zero_()
                     self._step(*kind)
-            torch.cuda.current_stream().wait_stream(aside)
+            usual.wait_stream(aside)
             graph = torch.cuda.CUDAGraph()
             self.graphs[kind] = graph
             try:
-                with torch.cuda.graph(graph):
+                with torch.cuda.graph(graph, stream=aside):
                     self._step(*kind)
             except RuntimeError:  # it waits for the device somewhere
+                torch.cuda.set_stream(usual)  # a capture that fails leaves its own
                 torch.cuda.synchronize()
                 self.graphs[kind] = None
         return self.graphs[kind]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Literal
@@ -9,7 +10,9 @@ from typing import Literal
 import torch
 from attrs import frozen
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
+from pipecycle.errors import sentence, shown
 from pipecycle.train.kernels_chain import dense, layers
 from pipecycle.train.kernels_plan import fits
 from pipecycle.train.network import Network
@@ -26,21 +29,22 @@ WORDS = {
 
 @frozen(eq=False)
 class Choice:
-    """The paths that `Stacked` can take for a module where its images are, the quickest first."""
+    """The paths that `Stacked` can take for a module where its images are, the quickest first; none if its sessions
+    can only be computed one after another."""
 
     paths: tuple[Path, ...]
     chain: list[nn.Module] | None
     network: Network | None
     why: str
-    """Why there are no kernels for its layers; empty if there are."""
+    """Why there are no kernels for its layers, or no paths at all; empty if there are."""
 
     @property
-    def path(self) -> Path:
-        return self.paths[0]
+    def path(self) -> Path | None:
+        return self.paths[0] if self.paths else None
 
     def __str__(self) -> str:
-        because = f" ({self.why})" if self.path == "module" and self.why else ""
-        return WORDS[self.path] + because
+        because = f" ({self.why})" if self.path in ("module", None) and self.why else ""
+        return (WORDS[self.path] if self.path else "one session after another") + because
 
 
 def describe(module: nn.Module, shape: Sequence[int]) -> str:
@@ -65,7 +69,11 @@ def choose(module: nn.Module, images: Tensor, *, gpu: bool | None = None) -> Cho
         paths.append("layers")
     if all_dense(module, images):
         paths.append("dense")
-    paths.append("module")
+    unfollowed = _unfollowed(module, images.shape[1:]) if network is None else ""
+    if unfollowed:
+        why = f"torch.func cannot follow it: {unfollowed}"
+    else:
+        paths.append("module")
     return Choice(tuple(paths), chain, network, why)
 
 
@@ -73,3 +81,19 @@ def all_dense(module: nn.Module, images: Tensor) -> bool:
     """Whether a module is a chain of dense layers and activations."""
     chain = layers(module)
     return chain is not None and dense(chain) and (images.ndim == 2 or isinstance(chain[0], nn.Flatten))
+
+
+def _unfollowed(module: nn.Module, shape: Sequence[int]) -> str:
+    """Why torch.func cannot compute the gradients of two sessions at once; empty if it can."""
+    weights = {name: weight.detach().expand(2, *weight.shape) for name, weight in module.named_parameters()}
+
+    def logits(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(module, weights, (x,)).sum()  # type: ignore[no-any-return]
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that an operation is slow is no news for those who wait for it
+            vmap(grad(logits))(weights, next(iter(weights.values())).new_zeros(2, 2, *shape))
+    except Exception as error:
+        return shown(sentence(error), 160)
+    return ""

@@ -189,7 +189,7 @@ class Stack:
         torch.cuda.synchronize()
         self.buffers["live"].copy_(live)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream()):  # its own belongs to the first GPU that had a graph
             for step in range(length):
                 self.step(step, *kind)
         while len(self.graphs) >= GRAPHS:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from pipecycle.errors import InputError
 from pipecycle.train.kernels_chain import DenseStack
-from pipecycle.train.kernels_conv import LARGEST_BATCH, ConvStack
+from pipecycle.train.kernels_conv import ConvStack
+from pipecycle.train.kernels_plan import LARGEST_BATCH
 from pipecycle.train.loop import Loop
 from pipecycle.train.models import split
 from pipecycle.train.module_stack import ModuleStack
@@ -56,10 +57,12 @@ class Stacked(Executor):
             raise InputError(f"precision = {precision}: needs one of {', '.join(PRECISIONS)}")
         self.precision = precision
         self.choice = choose(module, images)
+        if self.choice.path is None:
+            raise InputError(f"trainer = stacked: {self.choice.why}")
         if path not in ("auto", *self.choice.paths):
             able = " or ".join(self.choice.paths)
             raise InputError(f"path = {path}: this module on {images.device.type} takes {able}")
-        self.path = self.choice.path if path == "auto" else path
+        self.path: Path = self.choice.path if path == "auto" else path
         self.how = str(self.choice) if path == "auto" else WORDS[self.path]
         self.chunk = chunk
         self.module = deepcopy(module).to(device=images.device, dtype=images.dtype)
@@ -154,9 +157,10 @@ def executor(
     kind: Trainer = "auto",
 ) -> Executor:
     """An executor of that kind; `auto` is the quicker one for this module where the images are: `Loop` on a CPU unless
-    the module is dense."""
+    the module is dense, and where there is no other."""
     if kind == "auto":
-        kind = "stacked" if images.is_cuda or all_dense(module, images) else "loop"
+        stacks = bool(choose(module, images).paths) if images.is_cuda else all_dense(module, images)
+        kind = "stacked" if stacks else "loop"
     if kind == "stacked":
         return Stacked(module, images, labels, classes, sgd, precision=precision, frame=frame)
     return Loop(module, images, labels, classes, sgd, frame=frame)
