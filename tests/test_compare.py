@@ -174,6 +174,8 @@ def test_lines_are_kept_for_the_slots_they_were_asked_for(tmp_path: Path) -> Non
     base = DEMO.changed({"world.clients": 4, "world.slots": 200})
     first = references(base, {0: 60}, tmp_path)
     (kept,) = tmp_path.iterdir()
+    kept.write_text(kept.read_text().replace("0.", "1.", 1) if "0." in kept.read_text() else "{")
+    assert references(base, {0: 60}, tmp_path) == first  # damaged, so they are computed again
     kept.write_text(json.dumps({**first, "isolated": [-1.0]}))
     assert references(base, {0: 60}, tmp_path)["isolated"] == [-1.0]
     assert references(base, {0: 80}, tmp_path)["isolated"] != [-1.0]

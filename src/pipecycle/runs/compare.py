@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from attrs import evolve
 
+from pipecycle import files
 from pipecycle.data import Split
 from pipecycle.errors import InputError, shown
-from pipecycle.files import write
 from pipecycle.policies import FedAvg, Isolated
 from pipecycle.policies.registry import parameters, policy_class
 from pipecycle.policies.spec import Spec
@@ -157,9 +157,9 @@ def references(
 
     asked = hashlib.sha256(f"{sealed(base).identity()} {sorted(slots.items())}".encode()).hexdigest()[:12]
     kept = None if home is None else home / f"lines-{asked}.json"
-    if kept is not None and kept.exists():
-        stored: dict[str, list[float]] = json.loads(kept.read_text())
-        return stored
+    if kept is not None:
+        with suppress(OSError, ValueError):  # it is not there, or is damaged
+            return files.unsealed(kept.read_bytes())
     accuracies: dict[str, list[float]] = {"centralised": [], "isolated": [], "unlimited": []}
     for done, (trial, length) in enumerate(slots.items()):
 
@@ -174,7 +174,7 @@ def references(
             accuracies[name].append(last.accuracy if last.clients_accuracy is None else last.clients_accuracy)
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        write(kept, json.dumps(accuracies))
+        files.write(kept, files.sealed(accuracies))
     return accuracies
 
 
