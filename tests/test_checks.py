@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from attrs import define, field
 
-from pipecycle import InputError, build, plan
+from pipecycle import Costs, InputError, build, plan
 from pipecycle.checks import at_least, flag, number, one_of, share, text
 from pipecycle.data import dirichlet, iid, load
 from pipecycle.deploy.node.settings import NodeSettings
@@ -26,6 +26,7 @@ from pipecycle.train import LocalSGD, Training, Watch, problem
 from pipecycle.train.history import Look
 from pipecycle.train.presets import PRESETS
 from pipecycle.world.harvest import Bernoulli, Markov
+from pipecycle.world.links import Links
 from pipecycle.world.sky import clear_sky
 from pipecycle.world.traces import Solar, Spread, Table
 
@@ -69,6 +70,9 @@ REFUSED: list[tuple[Callable[..., Any], str, tuple[Any, ...]]] = [
     (lambda shift: Solar(clear_sky(40), shift=shift), "shift", (float("nan"), "1", Spread(0, 1e12))),
     (lambda day: Table(clear_sky(40), day), "day", (0, 1.5, "1", 10**6)),
     (lambda low: Spread(low, 1.0), "low", (2.0, float("nan"), "0")),
+    (Solar, "trace", (None, 5, "sun.csv")), (Table, "trace", (None, "gains.csv")), (Training, "sgd", (5, "x")),
+    (Costs, "step", (float("nan"), float("inf"), "x", [], [-1.0], object(), 1e300)),
+    (Costs, "idle", ("", [], {}, None)),
     (clear_sky, "latitude", (91, -91, float("nan"), "x", None)),
     (System, "B", WHOLE[:-2]), (System, "gamma", POSITIVE), (System, "delta", SHARE),
     (RunSettings, "slots", WHOLE), (RunSettings, "lr", POSITIVE), (RunSettings, "momentum", (*AMOUNT, 5)),
@@ -99,13 +103,19 @@ def planned(**given: Any) -> Any:
         ("clients", WHOLE), ("slots", WHOLE), ("trial", TRIAL), ("budget", (0, -5, float("nan"), float("inf"), "5")),
         ("session", ("20", 0, 2.5, [5, 5], [[5], [5, 5]], True)), ("capacity", (-1, float("nan"), "x", [9, 9], 4)),
         ("initial", (-1, "x", 1e13, 2e6)), ("samples", (0, 1.5, "x", [1, 2], [1, 1, 1, 0])),
-        ("harvest", ("sunny", 2, -1, float("nan"), None, object())),
+        ("harvest", ("sunny", 2, -1, float("nan"), None, object())), ("fleet", (5, True, [], "none.toml")),
     ],
 )  # fmt: skip
 def test_a_plan_refuses(name: str, values: tuple[Any, ...]) -> None:
     for value in values:
         with pytest.raises(InputError):
             planned(**{name: value})
+
+
+def test_what_a_fleet_decides_is_not_given_beside_it() -> None:
+    for given in ({"costs": Costs(step=2.0)}, {"leak": 0.1}, {"links": Links(failure=0.5)}):
+        with pytest.raises(InputError, match="has no effect, devices of boards have their own"):
+            planned(fleet="boards", **given)
 
 
 def test_more_energy_than_the_ledger_counts_is_refused() -> None:
@@ -119,7 +129,17 @@ def test_more_energy_than_the_ledger_counts_is_refused() -> None:
 
 def test_a_problem_refuses() -> None:
     task = load("digits")
-    for given in ({"trial": -1}, {"clients": 0}, {"clients": "5"}, {"alpha": 0.0}, {"samples": 10**9}, {"model": 5}):
+    for given in (
+        {"trial": -1},
+        {"clients": 0},
+        {"clients": "5"},
+        {"alpha": 0.0},
+        {"samples": 10**9},
+        {"model": 5},
+        {"split": "split.json"},
+        {"training": LocalSGD()},
+        {"training": 0},
+    ):
         with pytest.raises(InputError):
             problem(task, **given)  # type: ignore[arg-type]
     for call in (lambda: iid(task, 5, trial=-1), lambda: dirichlet(task, 5, alpha=float("nan"))):

@@ -143,6 +143,16 @@ def test_damage_is_refused_or_harmless(name: str, home: Path, tmp_path: Path) ->
         assert not outcomes["another"], outcomes
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [("class_1", "clasR_1"), ("class_1,", ""), (",0,0,", ",0,0,9,"), ("slot", "s")]
+)
+def test_columns_of_metrics_that_do_not_fit_are_refused(old: str, new: str, home: Path, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text((home / "metrics.csv").read_text().replace(old, new, 1))
+    with pytest.raises(InputError, match="is not the metrics of a run, or is damaged"):
+        read_metrics(path, home)
+
+
 COLUMNS = {
     # what is wrong: column, place, value
     "a client that is not there": ("sessions.client", 3, 12),

@@ -125,6 +125,12 @@ def _text(value: Any) -> str | None:
     return "text without control characters" if strange else None
 
 
+def made(kind: type, how: str = "") -> Check:
+    """An object of ours; `how` is where one comes from."""
+    needs = f"a {kind.__name__}{f', such as {how}' if how else ''}"
+    return Check(lambda value: None if isinstance(value, kind) else needs)
+
+
 share = number(above=0, most=1)
 """A number in (0, 1]."""
 units = number(least=0, most=MOST_UNITS)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from attrs import frozen
 
+from pipecycle.checks import made
 from pipecycle.errors import InputError, shown
 from pipecycle.runs.config import Config
 from pipecycle.runs.records import Group, Record, grouped, load
@@ -158,6 +159,7 @@ def sweep(
         numbers = list(range(trials)) if isinstance(trials, int) else trials
         runs: Sweep = read_sweep(Path(matrix), numbers)
     else:
+        made(Mapping, "{'groups': [2, 5]}, or a sweep file").of("matrix", matrix)
         runs = expand(base or Config(), matrix, trials)
         check_effects(runs.runs.values())
     if out is None:

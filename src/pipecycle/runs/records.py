@@ -16,7 +16,7 @@ from pipecycle.errors import InputError
 from pipecycle.files import reason
 from pipecycle.policies import REGISTRY
 from pipecycle.policies.registry import recorded
-from pipecycle.results.metrics import CLASS, COLUMNS, Metrics
+from pipecycle.results.metrics import COLUMNS, MORE, Metrics
 from pipecycle.runs import folders
 from pipecycle.runs.config import Config, read_recorded
 from pipecycle.schedule.schedule import Schedule
@@ -259,9 +259,13 @@ def read_metrics(path: Path, **about: Any) -> Metrics | None:
         return None
     try:
         with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
+            head, *lines = list(csv.reader(file)) or [[]]
+        classes = [name for name in head if name not in (*COLUMNS, *MORE)]
+        rows = [dict(zip(head, line, strict=True)) for line in lines]
         columns = {name: np.array([float(row[name]) for row in rows], np.float64) for name in COLUMNS}
-        for name in (name for name in (rows[0] if rows else ()) if CLASS.fullmatch(name or "")):
+        for number, name in enumerate(classes):
+            if name != f"class_{number}":
+                raise ValueError(name)
             columns[name] = np.array([float(row[name] or "nan") for row in rows], np.float64)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({reason(error)})") from None

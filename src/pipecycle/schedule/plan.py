@@ -10,7 +10,7 @@ import numpy as np
 from attrs import evolve
 from numpy.typing import ArrayLike
 
-from pipecycle.checks import at_least, some_clients, some_slots, some_units
+from pipecycle.checks import at_least, made, some_clients, some_slots, some_units
 from pipecycle.errors import InputError, shown
 from pipecycle.policies.registry import build, check_policy
 from pipecycle.schedule.assemble import about, record
@@ -106,6 +106,10 @@ class Planning:
         self.harvest = _harvest(harvest)
         self.devices = load(fleet) if isinstance(fleet, str | Path) else fleet
         if self.devices is not None:
+            made(Devices, "the name of a file").of("fleet", self.devices)
+            for name in ("costs", "leak", "links"):
+                if np.any(usual.get(name)):
+                    raise InputError(f"{name}: has no effect, devices of {self.devices.name} have their own")
             clients = self.devices.clients(clients)
             usual["samples"] = self.devices.samples(clients) if usual.get("samples") is None else usual["samples"]
             own = self.devices.world(

@@ -11,7 +11,7 @@ from attrs import asdict, evolve, field, frozen
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from pipecycle.checks import MOST_BATCH, at_least, factor, flag, share
+from pipecycle.checks import MOST_BATCH, at_least, factor, flag, made, share
 from pipecycle.data import Augment, Batches, Split, Task, Views, drawn, load
 from pipecycle.data.augment import augmentation
 from pipecycle.errors import InputError, shown
@@ -26,7 +26,7 @@ from pipecycle.world.streams import Ints, streams
 class Training:
     """How every client trains; the defaults are the paper's."""
 
-    sgd: LocalSGD = field(factory=LocalSGD)
+    sgd: LocalSGD = field(factory=LocalSGD, validator=made(LocalSGD))
     batch: int = field(default=15, validator=at_least(1, "sample", most=MOST_BATCH))
     replacement: bool = field(default=False, validator=flag)
     """Draw batches independently instead of walking through shuffled passes."""
@@ -42,11 +42,11 @@ class Training:
 class Problem:
     """A task, its split, and the model that everybody starts from."""
 
-    task: Task
-    split: Split
+    task: Task = field(validator=made(Task, "pipecycle.data.load(FILE)"))
+    split: Split = field(validator=made(Split, "pipecycle.data.load_split(FILE, task)"))
     module: nn.Module
     trial: int = 0
-    training: Training = field(factory=Training)
+    training: Training = field(factory=Training, validator=made(Training))
     about: Mapping[str, Any] = field(factory=dict)
     """How data and model were chosen: `data.alpha`, `train.model` and so on."""
 
@@ -121,7 +121,7 @@ def problem(
     at_least(0).of("trial", trial)
     alpha = None if alpha == "iid" else alpha
     task = load(data, scale)
-    training = training or Training()
+    training = Training() if training is None else training
     if augment is not None:
         training = evolve(training, augment=augment)
     about: dict[str, Any] = {} if split is not None else {"data.alpha": alpha, "data.samples": samples}

@@ -83,17 +83,22 @@ def at(value: Quanta, clients: Ints) -> Quanta:
     return value if isinstance(value, int) else value[clients]
 
 
+def _cost(instance: object, attribute: Any, value: Any) -> None:
+    if not np.size(quanta(value, attribute.name)):
+        raise InputError(f"{attribute.name} = {shown(value)}: needs a number of units")
+
+
 @frozen
 class Costs:
     """Units paid for one action: a number for all clients or one per client."""
 
-    step: ArrayLike = field(default=1.0)
+    step: ArrayLike = field(default=1.0, validator=_cost)
     """One training step, i.e. one slot of a session."""
-    to_hub: ArrayLike = field(default=1.0)
+    to_hub: ArrayLike = field(default=1.0, validator=_cost)
     """One device-to-device transmission: a member's update to its hub, a hand-over in a chain."""
-    to_server: ArrayLike = field(default=1.0)
+    to_server: ArrayLike = field(default=1.0, validator=_cost)
     """One uplink transmission."""
-    download: ArrayLike = field(default=0.0)
+    download: ArrayLike = field(default=0.0, validator=_cost)
     """Fetching the reference of a session, in its first slot."""
-    idle: ArrayLike = field(default=0.0)
+    idle: ArrayLike = field(default=0.0, validator=_cost)
     """A slot without training or transmitting; an empty battery pays what it has."""

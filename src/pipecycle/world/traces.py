@@ -45,6 +45,9 @@ class Trace:
         return f"Trace({self.name}: {rows:,} rows x {columns}, every {self.minutes:g} min)"
 
 
+_TRACE = checks.made(Trace, "pipecycle.world.traces.read(FILE)")
+
+
 def read(path: str | Path) -> Trace:
     """A CSV of time and value(s).  Time is one column (ISO or US date and time, or a number of minutes) or two
     (date, clock) as in NREL's files; a header is optional.  Missing rows and values are refused by line."""
@@ -170,7 +173,7 @@ class Solar:
     minutes (its time zone, to the minute) and `shade` multiplies what it gets; each is one number, one per
     client, or a `Spread` between two bounds."""
 
-    trace: Trace
+    trace: Trace = field(validator=_TRACE)
     panel: float = field(default=1.0, validator=checks.number(above=0, most=MOST_GAIN))
     minutes: float = field(default=1.0, validator=checks.number(least=LEAST_MINUTES, most=MOST_MINUTES))
     shift: PerClient = field(default=0.0, validator=_between(checks.number(least=-MOST_MINUTES, most=MOST_MINUTES)))
@@ -219,7 +222,7 @@ class Table:
 
     The rows wrap around; `day` is how many rows make a day, and the trial picks the starting day."""
 
-    trace: Trace
+    trace: Trace = field(validator=_TRACE)
     day: int = field(default=1, validator=checks.at_least(1))
 
     def __attrs_post_init__(self) -> None:
