@@ -26,5 +26,10 @@ def test_over_slots_the_regular_checkpoints_count_and_over_energy_those_within_t
     assert (shown.reaches(55), shown.energy_to(55), shown.cost(70)) == (1, 19, 19)
 
 
+def test_where_energy_stood_still_the_last_evaluation_counts() -> None:
+    shown = metrics([100, 200, 300, 400], [0, 10, 10, 20], [10, 50, 60, 70])
+    assert [column.tolist() for column in shown.line("energy")] == [[0, 10, 20], [10, 60, 70]]
+
+
 def test_an_accuracy_that_nobody_knows_is_not_drawn() -> None:
     assert mean_curve([metrics([100, 200], [1, 2], [np.nan, np.nan])], "slot") is None
