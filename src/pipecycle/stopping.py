@@ -134,13 +134,14 @@ def undisturbed() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def unheard(signals: Iterable[int] = (signal.SIGINT, signal.SIGTERM)) -> Iterator[None]:
-    """Processes started inside never receive these signals, not even while they import; this process passes them on."""
+def unheard() -> Iterator[None]:
+    """Processes started inside never receive Ctrl-C or SIGTERM, not even while they import; this process passes them
+    on, or ends them."""
     resource_tracker.ensure_running()  # which would let them through again
     if not hasattr(signal, "pthread_sigmask"):  # Windows: there it does so itself
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         yield
     finally:

@@ -23,6 +23,12 @@ def test_clients_and_their_indices() -> None:
         split[3]
 
 
+def test_a_session_uses_at_most_a_batch_in_every_step() -> None:
+    split = Split.of([[3, 0], [7], [2, 5, 1, 4]], test=[0])
+    assert split.used(20, batch=3).tolist() == [40, 20, 60]
+    assert split.used([20, 10, 5], batch=2).tolist() == [40, 10, 10]
+
+
 def test_class_counts() -> None:
     split = Split.of([[3, 0], [7], [2, 5, 1]], test=[0])
     assert split.counts(TASK).tolist() == [[2, 0, 0], [1, 0, 0], [0, 1, 2]]

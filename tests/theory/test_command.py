@@ -38,7 +38,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_table_reads(tmp_path: Path) -> None:
     done = run("--slots", "3000", "--figure", str(tmp_path / "theory.png"))
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert all(line.startswith("planning") for line in done.stderr.splitlines())  # a slow machine says how far it is
     text = " ".join(done.stdout.split())
     assert "d_max = 150" in text
     assert "says nothing at any of these G" in text

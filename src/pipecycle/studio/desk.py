@@ -45,7 +45,7 @@ class Planner:
         self._pipe, theirs = context.Pipe()
         self._dropped, self._slot = context.RawValue("b"), context.RawValue("q")
         self._process = context.Process(target=_work, args=(theirs, self._dropped, self._slot), daemon=True)
-        with unheard([signal.SIGINT]):  # a Ctrl-C is for the studio, which ends it
+        with unheard():
             self._process.start()
         theirs.close()
 
@@ -172,6 +172,9 @@ class Desk:
 
 def _work(pipe: Connection, dropped: Any, slot: Any) -> None:
     """Inside the process: Ctrl-C is for the studio, which ends this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):  # multiprocessing ends it by SIGTERM when the studio ends
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     die_with_parent()
 
     def watch(over: int) -> None:
