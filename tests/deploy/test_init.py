@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -208,6 +209,8 @@ def test_what_keeps_it_running_elsewhere(deploy: Deploy, tmp_path: Path, kind: s
     assert "--superlink pi.local:9000 --root ca.crt --key node-" in together
     assert "--port 9000" in together
     assert "FLWR_TELEMETRY_ENABLED" in together
+    # The services' user has no home: data that were fetched lie with what else they keep.
+    assert len(re.findall(r"PIPECYCLE_CACHE\W+/var/lib/pipecycle/cache", together)) == 2
     assert kind == "compose" or together.count(" PATH=/opt/pipecycle/bin:") == 2  # a SuperLink starts flower-superexec
     assert together.count("estart: always" if kind == "compose" else "Restart=always") == 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 import shlex
 import shutil
 import signal
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +27,16 @@ from pipecycle.deploy.local.federation import Federation  # noqa: E402
 from pipecycle.deploy.local.processes import kill_family  # noqa: E402
 
 from .shared import PATIENCE, until  # noqa: E402
+
+CLOCK = """
+import datetime
+from pathlib import Path
+
+import flwr.supercore.date
+
+late = datetime.timedelta(seconds=float(Path({path!r}).read_text()))
+flwr.supercore.date.now = lambda: datetime.datetime.now(tz=datetime.UTC) + late
+"""
 
 
 class Device:
@@ -44,11 +56,19 @@ class Device:
         key = make_node_key(home, node)
         federation.flwr("supernode", "register", f"{key}.pub", "pipecycle")
         shutil.copy(federation.authority.root, home / "ca.crt")
+        (home / "sitecustomize.py").write_text(CLOCK.format(path=str(home / "clock")))
+        self.set_clock(0)
+
+    def set_clock(self, seconds: float) -> None:
+        """From its next start on, Flower's clock there is so much fast."""
+        (self.home / "clock").write_text(str(seconds))
 
     def start(self) -> subprocess.Popen[bytes]:
         """The process; those of the device that are left at the end of the test are the federation's to end."""
         with self.log.open("ab") as log:
-            return subprocess.Popen(self.command, cwd=self.home, stdout=log, stderr=subprocess.STDOUT)
+            path = os.pathsep.join([str(self.home), os.environ.get("PYTHONPATH", "")])
+            options: Any = {"cwd": self.home, "env": {**os.environ, "PYTHONPATH": path}}
+            return subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT, **options)
 
     def printed(self, words: str) -> int:
         return self.log.read_text(errors="replace").count(words)
@@ -76,7 +96,10 @@ def test_a_device_that_lost_power_is_let_in_again(tmp_path: Path, federation: Fe
     until(lambda: device.printed("SuperNode ID") == 1, device.log.read_text)
     kill_family(process.pid)
     process.wait()
+    device.set_clock(60)  # it was wrong after the power cut, until the network is there
     process = device.start()
+    until(lambda: device.printed("Is this device's clock right?"), device.log.read_text)
+    device.set_clock(0)
     until(lambda: device.printed("does not let this node in (code 2004)"), device.log.read_text)
     until(lambda: device.printed("SuperNode ID") == 2, device.log.read_text)
     nodes = federation.flwr("supernode", "list", "pipecycle")["nodes"]

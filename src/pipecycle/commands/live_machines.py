@@ -49,6 +49,7 @@ services:
     environment: {environment}
     working_dir: {keys}
     volumes: ["./keys:{keys}:ro", "state:{state}"]
+    init: true
     restart: always
   node:
     build: .
@@ -56,6 +57,7 @@ services:
     environment: {environment}
     working_dir: {keys}
     volumes: ["./keys:{keys}:ro", "state:{state}"]
+    init: true
     restart: always
 volumes:
   state:
@@ -88,7 +90,7 @@ def write_machines(folder: Path, kind: str, address: str, nodes: int) -> list[Pa
     """The files for a SuperLink at `address` and its nodes, in a folder of their own within the app's."""
     port = port_of(address)
     switches = {key: SWITCHES[key] for key in SWITCHES if key.startswith("FLWR_")}
-    environment = {**switches, "FLWR_HOME": f"{STATE}/flower"}
+    environment = {**switches, "FLWR_HOME": f"{STATE}/flower", "PIPECYCLE_CACHE": f"{STATE}/cache"}
     link = LINK.format(port=port, state=STATE)
     texts = {f"node-{n}.toml": SETTINGS.format(n=n, ledger=toml(f"{STATE}/ledger-{n}.json")) for n in range(nodes)}
     common = {"keys": KEYS, "state": STATE, "home": HOME, "port": port}

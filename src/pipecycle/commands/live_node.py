@@ -25,6 +25,15 @@ from pipecycle.stopping import as_ctrl_c
 
 NOT_LET_IN = b"Failed to activate SuperNode"
 """Flower's words (code 2004) for a key that is not registered, and also for a node that it still counts as online."""
+NOT_YET = (
+    "The SuperLink does not let this node in (code 2004). After a power cut it counts the node as online for up to a "
+    "minute; if this goes on, the key is not registered, or is in use by another process."
+)
+SIGNATURE = (
+    "The SuperNode ended by itself, as it does when the SuperLink does not accept its signature. Is this device's "
+    "clock right? It may be 5 s fast or 5 minutes slow."
+)
+"""Where Flower says nothing but that it terminated gracefully, with exit code 0."""
 PAUSE = 10.0
 """Seconds between two starts."""
 GRACE = 10.0
@@ -85,15 +94,10 @@ def run_node(device: Device, say: Callable[[str], None]) -> int:
         say(f"{device.settings}: {', '.join(keys)}: no setting of pipecycle's, left to an app of your own.")
     while True:
         code, refused = _run(supernode(device.superlink, device.settings, device.root, device.key), environment)
-        if not refused:
-            if code:
-                say(f"The SuperNode ended with code {code}.")
+        if code and not refused:
+            say(f"The SuperNode ended with code {code}.")
             return code
-        say(
-            f"The SuperLink does not let this node in (code 2004). After a power cut it counts the node as online for "
-            f"up to a minute; if this goes on, the key is not registered, or is in use by another process. Trying "
-            f"again in {PAUSE:g} s."
-        )
+        say(f"{NOT_YET if refused else SIGNATURE} Trying again in {PAUSE:g} s.")
         time.sleep(PAUSE)
 
 

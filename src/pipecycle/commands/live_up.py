@@ -108,7 +108,7 @@ class Site:
         if resume and not self.resumable:
             raise InputError(f"{self.out}: that run ended before its first checkpoint ({fresh_one})")
         if begun and not resume and not fresh:
-            raise InputError(f"{self.out}: holds a run already (--resume continues it, {fresh_one})")
+            raise InputError(self._in_the_way(Tail(self.trace).read(), fresh_one))
         if status(self.federation) is not None:
             look = f"`pipecycle deploy status {quoted(self.folder)}` shows it"
             raise InputError(f"{self.folder}: a federation runs there already ({look})")
@@ -141,10 +141,16 @@ class Site:
         changed = {key: last[key] for key in CHANGEABLE if key in last}
         chosen = RunSettings.of({**begun.settings, **changed, **options, **place}, strict=False)
         chosen.check_continues(begun.settings)
-        if begun.ended is not None and chosen.slots <= (slots := int(begun.ended["slot"]) + 1):
-            more = f"--resume --set slots=N with N above {slots} extends it"
-            raise InputError(f"{self.out}: that run has ended ({more}, {fresh_one})")
+        if begun.ended is not None and chosen.slots <= int(begun.ended["slot"]) + 1:
+            raise InputError(self._in_the_way(begun, fresh_one))
         return chosen
+
+    def _in_the_way(self, begun: Progress, fresh_one: str) -> str:
+        """What can be done with the run that is there."""
+        if begun.ended is None:
+            return f"{self.out}: holds a run already (--resume continues it, {fresh_one})"
+        more = f"--resume --set slots=N with N above {int(begun.ended['slot']) + 1} extends it"
+        return f"{self.out}: that run has ended ({more}, {fresh_one})"
 
 
 def _last(path: Path) -> dict[str, Any]:

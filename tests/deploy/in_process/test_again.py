@@ -76,7 +76,7 @@ def test_a_run_that_has_ended_is_extended_and_stays_extended(
     site: Site, federation: Federation, deploy: Deploy
 ) -> None:
     go(site, federation, {}, resume=False)
-    for arguments in (["--resume"], ["--resume", "--set", "slots=12"]):
+    for arguments in ([], ["--resume"], ["--resume", "--set", "slots=12"]):
         refused = deploy("up", "my app", *arguments, cwd=site.folder.parent)
         assert refused.returncode == 2
         assert "has ended (--resume --set slots=N with N above 12 extends it, --fresh deletes it" in refused.stderr
@@ -88,7 +88,7 @@ def test_a_run_that_has_ended_is_extended_and_stays_extended(
 
 
 def test_whoever_is_refused_loses_no_run(site: Site, federation: Federation, deploy: Deploy) -> None:
-    go(site, federation, {}, resume=False)
+    go(site, federation, {}, resume=False, last=5)
     refused = deploy("up", "my app", cwd=site.folder.parent)
     assert "holds a run already (--resume continues it, --fresh deletes it and its ledgers" in refused.stderr
     before = everything(site.folder)

@@ -129,6 +129,7 @@ def test_whatever_happens(federation: Federation, ledgers: Ledgers, tmp_path: Pa
         life += 1
     events = read_trace(tmp_path / "run/trace.jsonl")
     assert events[-1]["event"] == "end"
+    asked_last = {one["client"] for one in events if one["event"] == "late" and one["outcome"] == "roll-call"}
     refused = [one for one in events if one["event"] == "refused"]
     assert refused == [], str(refused)
     assert {key: orders for key, orders in asked.items() if len(orders) > 1} == {}
@@ -137,3 +138,6 @@ def test_whatever_happens(federation: Federation, ledgers: Ledgers, tmp_path: Pa
         assert 0 <= one["harvested"] - one["overflowed"] - one["training"] - one["uploads"] <= one["capacity"]
         if client in live.driver.fleet.reports:
             assert live.driver.fleet.reports[client].spent <= one["spent"]
+        if client in asked_last:  # what the result counts is what its ledger says
+            counted = live.driver.fleet.trained + live.driver.fleet.fees + live.driver.fleet.paid
+            assert counted[client] == one["spent"]

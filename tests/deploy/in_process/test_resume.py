@@ -90,6 +90,24 @@ def same(one: SimpleNamespace, other: SimpleNamespace) -> None:
     assert repr(one.driver.model.history.rows) == repr(other.driver.model.history.rows)
 
 
+def test_a_run_has_one_server_at_a_time(federation: Federation, tmp_path: Path) -> None:
+    """A `flwr run` that resumes while the first server, which somebody believed dead, still works."""
+    options: dict[str, Any] = {"slots": 20, "out": str(tmp_path / "run")}
+    first = federation(tmp_path, run_it=False, **options)
+    slots = first.driver.slots(first.driver._start())
+    for _ in range(8):
+        next(slots)
+    trace = (tmp_path / "run/trace.jsonl").read_bytes()
+    with pytest.raises(InputError, match="run: is being trained by process"):
+        federation(tmp_path, grid=first.grid, resume=True, **options)
+    assert (tmp_path / "run/trace.jsonl").read_bytes() == trace
+    assert next(slots) == 8
+    first.driver.trace.close()
+    again = federation(tmp_path, grid=first.grid, resume=True, **options)
+    assert again.schedule is not None
+    assert not (tmp_path / "run/.lock").exists()
+
+
 @pytest.mark.parametrize("policy", [name for name in REGISTRY if name not in ("fedbacys-odd", "isolated")])
 def test_a_killed_server_goes_on_to_the_same_end(
     federation: Federation, ledgers: Ledgers, tmp_path: Path, policy: str

@@ -21,6 +21,7 @@ from pipecycle.deploy.timing import Timer
 from pipecycle.deploy.wire.settings import RunSettings
 from pipecycle.errors import InputError
 from pipecycle.files import make_folder, reason, sealed, sync_folder, unsealed, using, write
+from pipecycle.runs.folders import Lock
 
 FORMAT = 2
 TRACE, STATE, TENSORS = "trace.jsonl", "checkpoint/state.json", "checkpoint"
@@ -54,15 +55,17 @@ class Trace:
         self.elapsed = 0.0
         self.forgotten: Counter[str] = Counter()
         self._file: IO[bytes] | None = None
+        self._lock = None if folder is None else Lock(folder)
         self._digest = hashlib.sha256()
         self._dirty = False
-        if folder is None:
+        if folder is None or self._lock is None:
             return
         with using(folder, "written"):
             make_folder(folder / TENSORS)
             if not resume:
                 if (folder / TRACE).exists():
                     raise InputError(f"{folder}: holds a run already; resume it, or choose another folder")
+                self._lock.take()
                 self._file = (folder / TRACE).open("ab")
                 sync_folder(folder)
 
@@ -102,6 +105,8 @@ class Trace:
     def resume(self, run: RunSettings, identity: str) -> tuple[Saved, list[Event]]:
         """The checkpoint and the events before it; those after it are cut off, and will happen again."""
         assert self.folder is not None
+        assert self._lock is not None
+        self._lock.take()  # a server that somebody believes dead may still write
         saved, events, rest = read_saved(self.folder)
         run.check_continues(events[0].get("settings", {}))
         if saved.identity != identity:
@@ -123,6 +128,8 @@ class Trace:
         if self._file is not None:
             self._file.close()
             self._file = None
+        if self._lock is not None:
+            self._lock.release()
 
 
 def orders(events: Iterable[Event]) -> Counter[str]:
