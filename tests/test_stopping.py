@@ -71,3 +71,24 @@ def test_a_second_signal_does_not_wait_and_says_which_it_was(number: int, expect
         assert stop.asked == number
         with pytest.raises(expected):
             signal.raise_signal(number)
+
+
+TWICE = """
+import signal, sys
+from pipecycle.commands import cli
+
+def stopped(*_):
+    signal.raise_signal(signal.SIGTERM)  # the second comes while the command finds words for the first
+    return 130
+
+cli._command = lambda: lambda *_, **__: signal.raise_signal(signal.SIGINT)
+cli._exit_code = stopped
+cli.main(["policies"])
+"""
+
+
+def test_two_signals_at_once_end_with_one_sentence() -> None:
+    done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 143
+    assert done.stderr.count("pipecycle: stopped;") == 1
+    assert done.stderr.count("\n") == 1

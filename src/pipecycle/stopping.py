@@ -48,12 +48,17 @@ def obey_signals() -> None:
         signal.signal(signal.SIGINT, obey)
 
 
-def end_at_signals() -> None:
-    """Ctrl-C and SIGTERM end the process at once, without a word: all that is left to stop is Python, which takes
-    itself down."""
+def end_at_signals(saying: str = "") -> None:
+    """Ctrl-C and SIGTERM end the process at once, with no words but these: all that is left to stop is Python, which
+    takes itself down."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        os.write(2, saying.encode())
+        os._exit(128 + number)
+
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda number, frame: os._exit(128 + number))
+            signal.signal(number, end)
 
 
 def _importing(frame: FrameType | None) -> bool:

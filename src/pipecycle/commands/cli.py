@@ -129,12 +129,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:
         _give_up_stdout()
     except BaseException as error:  # a user's code may raise any kind
-        end_at_signals()
+        end_at_signals(f"{STOPPED}\n")
         if wanted != given:
             traceback.print_exc()
         code = _exit_code(error, given)
     if code in (130, 143):
         print(STOPPED, file=sys.stderr)
+        end_at_signals()
     sys.exit(code % SAID)
 
 
