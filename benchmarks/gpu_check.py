@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -132,7 +133,12 @@ def main() -> None:
         most = max(0.0, deadline - begin) * (1.0 if last else MOST[part])
         with (out / f"{part}.log").open("w") as log:
             process = subprocess.Popen(
-                [sys.executable, *known[part]], cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT
+                [sys.executable, *known[part]],
+                cwd=ROOT,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
             try:
                 while process.poll() is None and time.monotonic() - begin < most:
@@ -142,7 +148,8 @@ def main() -> None:
                         process.wait(5.0)
             finally:
                 late = process.poll() is None
-                process.kill()
+                with suppress(ProcessLookupError):  # and all that it started: the next part needs the GPU
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         how = "stopped, its time was up" if late else f"ended with code {process.returncode}"
         ended[part] = f"{how}, after {time.monotonic() - begin:.0f} s"

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipecycle.commands.planning import PLANNED
 from pipecycle.policies import REGISTRY
 from pipecycle.policies.settings import described
 from pipecycle.runs.config import Config, read_config
+from pipecycle.runs.planning import plan_of
 from pipecycle.runs.sweep import expand
 from tests.commands import ctrl_c, pipecycle
 
@@ -50,6 +52,42 @@ def test_a_plan_says_what_it_does_not_look_at(tmp_path: Path) -> None:
     assert said in run(*words).stdout
     assert said in run(*words, "--json").stderr
     assert "no effect" not in run("plan", "pipecycle", "--slots", "60", "--set", "data.samples=5", "--json").stderr
+
+
+LEARNING = {
+    "data.name": "fashion-mnist", "data.alpha": 0.1, "data.samples": 3, "data.split": "halves.json",
+    "data.scale": "unit", "data.validation": 7, "train.model": "lenet", "train.lr": 0.2, "train.momentum": 0.5,
+    "train.weight_decay": 0.1, "train.proximal": 0.1, "train.lr_decay": 0.5, "train.batch": 4,
+    "train.replacement": True, "train.distillation": 0.2, "train.precision": "tf32", "train.augment": "flip",
+    "look.every": 30, "look.clients_every": 30, "look.early_stop": "late", "look.served": "mean:3",
+    "look.on": "validation",
+}  # fmt: skip
+"""Another value for every field of the sections about learning."""
+
+
+def test_what_a_plan_is_said_to_look_at_is_what_it_looks_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By plans whose weights or prices come from a split, from a fleet's sessions and from the model."""
+    monkeypatch.chdir(tmp_path)
+    for name, first in {"own.json": [5, 40, 40], "halves.json": [40, 5, 40]}.items():
+        clients = [list(range(end - size, end)) for size, end in zip(first, np.cumsum(first).tolist(), strict=True)]
+        (tmp_path / name).write_text(json.dumps({"clients": clients, "test": [0]}))
+    (tmp_path / "fleet.csv").write_text("name,session\n" + "".join(f"{client},{5 + client}\n" for client in range(3)))
+    assert LEARNING.keys() == {key for key in Config().fields() if not key.startswith("world.")}
+    world = {"world.slots": 60, "world.clients": 3, "world.session": 5}
+    bases = [
+        Config("fedavg").changed({**world, "data.split": "own.json", "data.validation": 2}),
+        Config("fedavg").changed({**world, "world.fleet": "fleet.csv"}),
+        Config("flda").changed(world),
+    ]
+    digests = [plan_of(base).digest() for base in bases]
+    decisive = set()
+    for key, value in LEARNING.items():
+        for base, digest in zip(bases, digests, strict=True):
+            if key == "look.on":
+                base = base.changed({"data.validation": 2})
+            if key != "data.name" or base.policy == "flda":
+                decisive |= {key} if plan_of(base.changed({key: value})).digest() != digest else set()
+    assert decisive == set(PLANNED)
 
 
 def test_a_configuration_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def _text(value: Any) -> str | None:
 
 
 def made(kind: type, how: str = "") -> Check:
-    """An object of ours; `how` is where one comes from."""
+    """An object of this class; `how` is where one comes from."""
     needs = f"a {kind.__name__}{f', such as {how}' if how else ''}"
     return Check(lambda value: None if isinstance(value, kind) else needs)
 

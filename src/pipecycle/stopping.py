@@ -142,10 +142,10 @@ def undisturbed() -> Iterator[threading.Event]:
 def unheard() -> Iterator[None]:
     """Processes started inside never receive Ctrl-C or SIGTERM, not even while they import; this process passes them
     on, or ends them."""
-    resource_tracker.ensure_running()  # which would let them through again
     if not hasattr(signal, "pthread_sigmask"):  # Windows: there it does so itself
         yield
         return
+    resource_tracker.ensure_running()  # which would let them through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         yield

@@ -107,7 +107,7 @@ def test_results_that_disagree_are_refused(home: Path) -> None:
 
 
 def test_a_run_that_diverged_at_once_merges_with_itself(home: Path) -> None:
-    (home / "wild.toml").write_text(SMALL + "[base.train]\nlr = 1e30\n")
+    (home / "wild.toml").write_text(SMALL + "[base.train]\nlr = 1e6\nweight_decay = 1e6\n")
     figures("--file", "wild.toml", "--only", "policy=fedavg", "--out", "a", cwd=home)
     before = load(home / "a" / "results.parquet").frame
     assert set(before["ended"]) == {"diverged"}

@@ -190,7 +190,7 @@ def test_recipes_may_need_what_no_checkpoint_does(digits: Problem) -> None:
 
 
 def test_divergence_is_recorded(digits: Problem) -> None:
-    wild = Problem(digits.task, digits.split, digits.module, 0, Training(LocalSGD(lr=1e30)))
+    wild = Problem(digits.task, digits.split, digits.module, 0, Training(LocalSGD(lr=1e6)))
     schedule = plan(build("fedavg"), 0.5, clients=20, slots=600)
     job = Job(schedule, wild)
     (history,) = train_many([job], device="cpu")

@@ -15,18 +15,17 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from pipecycle.checks import MOST_NODES, at_least
+from pipecycle.checks import MOST_NODES
 from pipecycle.commands import live_table
 from pipecycle.commands.fields import Given, fields
 from pipecycle.commands.live_app import quoted, write_app
 from pipecycle.commands.live_machines import port_of, write_machines
-from pipecycle.commands.shared import STOPPED, Json
-from pipecycle.commands.shared import settings as pairs
+from pipecycle.commands.shared import STOPPED, Json, once, settings
 from pipecycle.deploy.local.progress import Progress, Tail
 from pipecycle.deploy.node.settings import NodeSettings
 from pipecycle.deploy.wire.settings import RunSettings, Scalar
 from pipecycle.errors import InputError
-from pipecycle.policies.registry import convert, nearest, parameters, policy_class
+from pipecycle.policies.registry import convert, parameters, policy_class
 from pipecycle.runs.config import Config
 from pipecycle.screen import screen
 from pipecycle.world.devices_file import load as load_fleet
@@ -151,7 +150,7 @@ def up(
         raise InputError("--resume and --fresh: give one of them, not both")
     site = Site(folder or dir_ or Path("live"))
     options = _options(policy, nodes, harvest, set_, given, site.policy)
-    own: dict[str, Any] = pairs(node or [])
+    own = settings(node or [], "--node")
     for key in options.keys() & {"out", "resume"}:
         raise InputError(f"--set {key}={options[key]}: is set for you (results are in {site.out}, --resume resumes)")
     if fleet is not None:
@@ -358,32 +357,22 @@ def _options(
     before: str = "pipecycle",
 ) -> dict[str, Scalar]:
     """Options as settings of a run; the others are settings of the policy (`before`, if none is named)."""
-    named: dict[str, Any] = {"policy": policy, "clients": nodes, "harvest": harvest, **given}
-    data, model = given["data"], given["model"]
-    if data is not None and data.endswith(".npz"):
-        if not Path(data).exists():
-            raise InputError(f"--data {data}: there is no such file")
-        named["data"] = str(Path(data).absolute())  # Flower starts apps anywhere
-    if model is not None and ":" not in model:
-        from pipecycle.train.presets import PRESETS
-
-        if model not in PRESETS:
-            raise InputError(f"--model {model}: {nearest(model, PRESETS, 'your own as module:factory')}")
-    chosen: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
-    known, policy_options = RunSettings.notes(), {}
-    for key, value in pairs(set_ or []).items():
-        if key in chosen:
-            option = "nodes" if key == "clients" else key
-            raise InputError(f"--{option} and --set {key}={value}: give one of them, not both")
-        if key in known:
-            chosen[key] = value
-        else:
-            policy_options[key] = value
-    if "clients" in chosen:
-        at_least(1, "node", most=MOST_NODES).of("clients", convert("clients", chosen["clients"], int))
+    known, pairs = RunSettings.notes(), settings(set_ or [])
+    policy_options = {key: value for key, value in pairs.items() if key not in known}
+    flags = {"policy": policy, "clients": nodes, "harvest": harvest, **given}
+    stated = [
+        *((key, value, f"--{'nodes' if key == 'clients' else key} {value}") for key, value in flags.items()),
+        *((key, value, f"--set {key}={value}") for key, value in pairs.items() if key in known),
+    ]
+    chosen, wordings = once(option for option in stated if option[1] is not None)
+    if str(chosen.get("data", "")).endswith(".npz"):
+        if not Path(chosen["data"]).exists():
+            raise InputError(f"{wordings['data']}: there is no such file")
+        chosen["data"] = str(Path(chosen["data"]).absolute())  # Flower starts apps anywhere
     name = str(chosen.get("policy", before))
     if policy_options and "policy-settings" in chosen:
-        raise InputError(f"--set policy-settings and --set {next(iter(policy_options))}: give one of them, not both")
+        key, value = next(iter(policy_options.items()))
+        raise InputError(f"{wordings['policy-settings']} and --set {key}={value}: give one of them, not both")
     if policy_options:
         chosen["policy-settings"] = _policy_settings(name, policy_options, known)
     elif name != before:

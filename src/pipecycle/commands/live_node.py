@@ -31,7 +31,7 @@ NOT_YET = (
 )
 SIGNATURE = (
     "The SuperNode ended by itself, as it does when the SuperLink does not accept its signature. Is this device's "
-    "clock right? It may be 5 s fast or 5 minutes slow."
+    "clock right? It may be at most 5 s fast or 5 minutes slow."
 )
 """Where Flower says nothing but that it terminated gracefully, with exit code 0."""
 PAUSE = 10.0

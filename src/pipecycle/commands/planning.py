@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -40,7 +40,7 @@ from pipecycle.words import number, plural
 
 WORLD = ("policy.groups", "delta", "clients", "session", "slots", "budget", "trial", "harvest", "fleet")
 """Fields that plans and runs have options for; what they learn has more."""
-PLANNED = ("data.name", "data.samples", "data.split", "data.validation", "train.model", "train.batch")
+PLANNED = ("data.name", "data.samples", "data.split", "train.model", "train.batch")
 """What a plan takes from the sections about learning: it decides how updates are weighted and what tables cost."""
 
 
@@ -59,14 +59,15 @@ def plan(
     Nothing is trained. Data and model only decide how updates are weighted and what FLDA's tables cost. Example:
     pipecycle plan pipecycle --groups 10 --delta 0.5 --set rotation=spread"""
     named(policy, config)
-    chosen = configured(Config(), config, policy, given, settings(set_ or []))
+    pairs = settings(set_ or [])
+    chosen = configured(Config(), config, policy, given, pairs)
     if out is not None:
         writable(out)
     schedule = planned(chosen)
     if out is not None:
         schedule.save(out)
     _print(schedule, as_json)
-    if idle := _idle(policy, set_ or []):
+    if idle := _idle([*Spec.of(policy or chosen.policy).fields, *pairs]):
         verb = "has" if len(idle) == 1 else "have"
         text = f" {', '.join(idle)} {verb} no effect on a plan, which trains nothing."
         screen(stderr=as_json).print(lead("Note:", text, "bold yellow"), soft_wrap=False)
@@ -79,9 +80,8 @@ def plan(
         screen().print(f"saved to {out}")
 
 
-def _idle(policy: str | None, pairs: Sequence[str]) -> list[str]:
-    """Fields that were given for this plan and matter to training alone."""
-    keys = [*({} if policy is None else Spec.of(policy).fields), *(pair.partition("=")[0].strip() for pair in pairs)]
+def _idle(keys: Iterable[str]) -> list[str]:
+    """Those of the settings given for a plan that matter to training alone."""
     names = [SHORT.get(key, key) for key in keys]
     return [name for name in names if name.startswith(("data.", "train.", "look.")) and name not in PLANNED]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,17 +85,28 @@ def check_execution(device: str, save_every: float = 0.0, workers: int | None = 
     at_least(1, "process", most=MOST_WORKERS).of("workers", 1 if workers is None else workers)
 
 
-def settings(pairs: list[str]) -> dict[str, Any]:
+def settings(pairs: list[str], option: str = "--set") -> dict[str, Any]:
     """`--set key=value ...` as a dict of text."""
     options: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
-            raise InputError(f"--set {shown(pair)}: needs key=value")
+            raise InputError(f"{option} {shown(pair)}: needs key=value")
         if key.strip() in options:
-            raise InputError(f"--set {shown(pair)}: {shown(key.strip())} is set twice, needs one value")
+            raise InputError(f"{option} {shown(pair)}: {shown(key.strip())} is set twice, needs one value")
         options[key.strip()] = value.strip()
     return options
+
+
+def once(options: Iterable[tuple[str, Any, str]]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values of options and their words on the command line, by what they set: nothing may be given twice."""
+    values: dict[str, Any] = {}
+    wordings: dict[str, str] = {}
+    for target, value, words in options:
+        if target in wordings:
+            raise InputError(f"{wordings[target]} and {words}: give one of them, not both")
+        values[target], wordings[target] = value, words
+    return values, wordings
 
 
 def named(policy: str | None, file: Path | None) -> None:
@@ -114,8 +125,6 @@ def configured(
     if spec.policy != config.policy:
         policy_class(spec.policy)
         config = attrs.evolve(config, policy=spec.policy, settings={})
-    options: dict[str, Any] = {}
-    wordings: dict[str, str] = {}
     groups = [
         [(f"policy.{key}", value, f"{key}={value} of {spec.policy}") for key, value in spec.settings.items()],
         [(key, value, f"{key}={value} of {spec.policy}") for key, value in spec.fields.items()],
@@ -124,12 +133,8 @@ def configured(
     ]
     if given.get("policy.groups") is not None and "groups" not in parameters(policy_class(config.policy)):
         raise InputError(f"--groups {given['policy.groups']}: {config.policy} has no groups")
-    for key, stated, words in [option for group in groups for option in group if option[1] is not None]:
-        target, value = whole_name(key, stated)
-        target = target if "." in target else f"policy.{target}"
-        if target in wordings:
-            raise InputError(f"{wordings[target]} and {words}: give one of them, not both")
-        wordings[target], options[target] = words, value
+    stated = [option for group in groups for option in group if option[1] is not None]
+    options, wordings = once((*_target(key, value), words) for key, value, words in stated)
     config = config.changed(counted(options))
     if config.data.split is not None:
         for target in ("data.alpha", "data.samples", "world.clients"):
@@ -142,6 +147,11 @@ def configured(
             if target in wordings and devices.states(key):
                 raise InputError(f"{wordings[target]}: has no effect, all devices of {devices.name} have their own")
     return config
+
+
+def _target(key: str, value: Any) -> tuple[str, Any]:
+    name, value = whole_name(key, value)
+    return name if "." in name else f"policy.{name}", value
 
 
 def planned(config: Config) -> Schedule:

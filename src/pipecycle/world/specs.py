@@ -65,7 +65,7 @@ def _unread(path: str) -> Trace:
 def _parse(spec: str, reading: Read) -> Placed:
     text.of("harvest", spec)
     kind, _, rest = spec.partition(":")
-    first = rest.partition(",")[0].strip()
+    named = rest.partition(",")[0].strip()
     if spec == "always":
         return Always()
     if kind == "bernoulli" and rest:
@@ -73,14 +73,14 @@ def _parse(spec: str, reading: Read) -> Placed:
     if kind == "markov" and rest.count(",") == 1:
         rate, burst = rest.split(",")
         return Markov(_number("rate", rate), _number("burst", burst))
-    if kind == "solar" and first:
+    if kind == "solar" and named:
         path, options = _options(rest, PANEL)
         return Solar(reading(path), **options)
-    if kind == "clearsky" and first:
+    if kind == "clearsky" and named:
         latitude, options = _options(rest, ("days", *PANEL))
         first, last = options.pop("days", (1, YEAR))
         return Solar(clear_sky(_number("latitude", latitude), first, last), **options)
-    if kind == "csv" and first:
+    if kind == "csv" and named:
         path, options = _options(rest, ("day",))
         trace = reading(path)
         return Always() if isinstance(trace, _Unread) else Table(trace, **options)

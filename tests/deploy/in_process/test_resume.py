@@ -90,6 +90,12 @@ def same(one: SimpleNamespace, other: SimpleNamespace) -> None:
     assert repr(one.driver.model.history.rows) == repr(other.driver.model.history.rows)
 
 
+def test_a_run_that_is_refused_leaves_no_folder(federation: Federation, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="capacity = 3: a session and its report need"):
+        federation(tmp_path, capacity=3.0, out=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_has_one_server_at_a_time(federation: Federation, tmp_path: Path) -> None:
     """A `flwr run` that resumes while the first server, which somebody believed dead, still works."""
     options: dict[str, Any] = {"slots": 20, "out": str(tmp_path / "run")}

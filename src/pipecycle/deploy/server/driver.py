@@ -58,14 +58,14 @@ class Driver:
         self.settings, self.model = run, model
         folder = Path(run.out) if run.out else None
         self.timer: Timer = timer or time
-        self.trace = Trace(folder, self.timer, resume=run.resume)
-        self.outputs = Outputs(folder, run, model)
         options = with_upload_ratio(run.config(), model.classes, model.size)
         self.policy = build(run.policy, options)
         forecast = Forecast(run.harvest, run.clients, run.trial)
         self.fleet = LiveFleet(run.clients, forecast, session=run.session, capacity=run.capacity)
         if np.any(self.fleet.to_train + self.fleet.to_report > self.fleet.capacity):
             raise InputError(f"capacity = {run.capacity:g}: a session and its report need {run.session + 1} units")
+        self.trace = Trace(folder, self.timer, resume=run.resume)  # after all that may be refused
+        self.outputs = Outputs(folder, run, model)
         self.lineage = Lineage(self.fleet.samples_of)
         session = run.session + (run.slack if run.clock == "wall" else 0)
         self.world = World(self.fleet, self.lineage, streams(run.trial), run.clients, session)

@@ -129,7 +129,8 @@ class Replies:
             raise Refused("samples", f"{reply.samples}, needs 1 to {most}")
         least = 1 if self.model.foreign else run.session  # a user's own app may have done fewer
         if not least <= reply.steps <= run.session:
-            raise Refused("steps", f"{reply.steps}, needs {least} to {run.session}")
+            needs = run.session if least == run.session else f"{least} to {run.session}"
+            raise Refused("steps", f"{reply.steps}, needs {needs}")
         if session.payload == "logits":
             sums, counts = self.model.logits(content.get("logits"))
             if bool((counts < 0).any()) or not bool((counts == counts.round()).all()):

@@ -180,6 +180,7 @@ class RunSettings(FlatSettings):
 
     def __attrs_post_init__(self) -> None:
         self.config()  # refuses what is shared with a simulated run, by name
+        at_least(1, "node", most=checks.MOST_NODES).of("clients", self.clients)
         if self.policy == "isolated":
             raise InputError("policy = isolated: clients that train alone need no federation")
         if self.initial > self.capacity:
