@@ -153,6 +153,13 @@ def test_columns_of_metrics_that_do_not_fit_are_refused(old: str, new: str, home
         read_metrics(path, home)
 
 
+def test_a_column_of_another_version_is_no_damage(home: Path, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    head, *rows = (home / "metrics.csv").read_text().splitlines()
+    path.write_text("\n".join([f"{head},mood", *(f"{row},7" for row in rows)]))
+    assert str(read_metrics(path, home)) == str(read_metrics(home / "metrics.csv", home))
+
+
 COLUMNS = {
     # what is wrong: column, place, value
     "a client that is not there": ("sessions.client", 3, 12),

@@ -17,8 +17,6 @@ Axis = Literal["slot", "energy"]
 Measure = Literal["accuracy", "clients_accuracy"]
 COLUMNS = ("slot", "energy", "accuracy", "loss", "best", "budget")
 """What every run has; the accuracy of the clients' own models may be missing."""
-MORE = ("version", "diverged", "clients_accuracy")
-"""Columns of a metrics.csv that are not read again."""
 CLASS = re.compile(r"class_[0-9]+")
 """Columns with the accuracy of one class, in the order of classes."""
 

@@ -16,7 +16,7 @@ from pipecycle.errors import InputError
 from pipecycle.files import reason
 from pipecycle.policies import REGISTRY
 from pipecycle.policies.registry import recorded
-from pipecycle.results.metrics import COLUMNS, MORE, Metrics
+from pipecycle.results.metrics import CLASS, COLUMNS, Metrics
 from pipecycle.runs import folders
 from pipecycle.runs.config import Config, read_recorded
 from pipecycle.schedule.schedule import Schedule
@@ -260,7 +260,7 @@ def read_metrics(path: Path, **about: Any) -> Metrics | None:
     try:
         with path.open(newline="") as file:
             head, *lines = list(csv.reader(file)) or [[]]
-        classes = [name for name in head if name not in (*COLUMNS, *MORE)]
+        classes = [name for name in head if CLASS.fullmatch(name)]
         rows = [dict(zip(head, line, strict=True)) for line in lines]
         columns = {name: np.array([float(row[name]) for row in rows], np.float64) for name in COLUMNS}
         for number, name in enumerate(classes):
