@@ -94,6 +94,10 @@ def test_two_commands_on_one_folder_lose_nothing_of_each_other(home: Path, monke
     assert both["runs"] == 4
     assert len(both["pieces"]) == 2
     assert load(home / "both" / "results.parquet").runs == 4
+    lock = next((home / "both" / "runs").iterdir()) / ".lock"
+    lock.write_text("1 elsewhere\n")  # of a process that was killed, whose results the other one had saved
+    figures(*common, "1/1", cwd=home)
+    assert not lock.exists()
 
 
 def test_results_that_disagree_are_refused(home: Path) -> None:

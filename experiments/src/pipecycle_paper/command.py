@@ -109,9 +109,8 @@ def reproduce(
     sweep = selection.read(file or selection.experiment(name), trials, only or [])
     runs = dict(sweep.runs) if piece is None else selection.piece(sweep.runs, piece)
     check_runs(Sweep(runs))
-    folders = [
-        folder for folder in Sweep(runs).folders(out / "runs") if folder.config.identity() not in known.identities
-    ]
+    every = Sweep(runs).folders(out / "runs")
+    folders = [folder for folder in every if folder.config.identity() not in known.identities]
     _announce(console, runs, folders)
     if dry_run:
         expected = foresee(folders, device=device, workers=workers)
@@ -120,6 +119,8 @@ def reproduce(
         else:
             console.print(f"{number(expected.steps)} client-steps to go{how_long(expected, folders)}")
         return
+    for folder in every:  # another process may have saved the results of a run whose own was killed
+        folder.tidy()
     began, tally = time.monotonic(), Tally()
     open_before = sum(not folder.finished for folder in folders)
     parts = [part for part, names in sweep.parts.items() if any(name in runs for name in names)]
