@@ -72,9 +72,15 @@ def process(*arguments: str, cwd: Path, stderr: int = subprocess.PIPE) -> Runnin
     """The command as a process that leads a group of its own."""
     command = [sys.executable, "-m", "pipecycle", *arguments]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
-    return subprocess.Popen(
+    running = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=cwd, env=environment, start_new_session=True
     )
+    leaders.append(running)
+    return running
+
+
+leaders: list[Running] = []
+"""Processes of the present test; conftest.py ends those that a failed test has left, with their groups."""
 
 
 def until(event: Callable[[], object], running: Running) -> None:

@@ -36,6 +36,18 @@ def _one_thread() -> Iterator[None]:
         sys.modules["torch"].set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def _nobody_lives_on() -> Iterator[None]:
+    """Processes that a failed test has not ended."""
+    yield
+    leaders = sys.modules["tests.commands"].leaders if "tests.commands" in sys.modules else []
+    while leaders:
+        leader = leaders.pop()
+        if leader.poll() is None:
+            os.killpg(leader.pid, signal.SIGKILL)
+            leader.communicate()
+
+
 @pytest.fixture
 def on_loopback() -> Watch:
     """Waits for a process to end; meanwhile neither it nor its children may listen, or speak to anybody, outside this

@@ -20,7 +20,7 @@ import pytest
 from pipecycle.runs.parquet import collect
 from pipecycle.runs.run import train_folders
 from pipecycle.runs.sweep import read_sweep
-from tests.commands import PATIENCE, pipecycle
+from tests.commands import PATIENCE, leaders, pipecycle
 
 psutil = pytest.importorskip("psutil")
 
@@ -56,9 +56,11 @@ def home(tmp_path: Path) -> Path:
 
 def start(command: str, home: Path, out: str, *more: str) -> subprocess.Popen[str]:
     line = [sys.executable, "-m", "pipecycle", *COMMANDS[command], "--workers", "2", "--out", out, *more]
-    return subprocess.Popen(
+    running = subprocess.Popen(
         line, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
+    leaders.append(running)
+    return running
 
 
 def undisturbed(command: str, home: Path, out: str) -> None:
