@@ -83,6 +83,7 @@ def test_of_this_test() -> None:
 @given(TABLES)
 @example({"world": {"slots": 2**20_000}})
 @example({"world": {"budget": 10**400}})
+@example({"data": {"alpha": 2**20_000}})
 def test_sections_are_a_configuration_or_a_sentence(values: dict[str, Any]) -> None:
     def twice() -> None:
         config = sections(values, "x.toml")

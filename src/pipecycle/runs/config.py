@@ -250,7 +250,8 @@ def whole_name(key: str, value: Any) -> tuple[str, Any]:
         except InputError:
             if key == "delta":
                 raise
-    return name, "none" if name == "data.alpha" and str(value).lower() == "iid" else value
+    iid = name == "data.alpha" and isinstance(value, str) and value.lower() == "iid"
+    return name, "none" if iid else value
 
 
 def counted(options: Mapping[str, Any]) -> Mapping[str, Any]:
