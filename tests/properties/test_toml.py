@@ -101,6 +101,7 @@ def test_sweeps_are_runs_or_a_sentence(values: dict[str, Any]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.sampled_from([*RunSettings().flat(), *NodeSettings().flat(), "nothing"]), VALUES, max_size=4))
+@example({"partition": 2**20_000})
 def test_live_settings_are_settings_or_a_sentence(values: dict[str, Any]) -> None:
     assert accepted_or_told(lambda: RunSettings.of(values))
     assert accepted_or_told(lambda: NodeSettings.of(values))

@@ -301,7 +301,9 @@ def read_recorded(path: Path) -> Recorded:
     from pipecycle.policies import REGISTRY
 
     tables = _sections(read_toml(path), str(path))
-    contents = {str(key): str(value) for key, value in tables.pop("contents", {}).items()}
+    contents = tables.pop("contents", {})
+    for key, value in contents.items():
+        checks.text.of(f"{path}: contents.{key}", value)
     policy, settings, number = _policy(tables, str(path))
     number = 1 if number is None else number
     if policy in REGISTRY:

@@ -74,8 +74,8 @@ def absolute(instance: object, attribute: Any, value: Any) -> None:
 
 
 def _partition(instance: object, attribute: Any, value: Any) -> None:
-    kind, _, alpha = str(value).partition(":")
     try:
+        kind, _, alpha = str(value).partition(":")
         valid = value == "iid" or (kind == "dirichlet" and isfinite(float(alpha)))
     except ValueError:
         valid = False
